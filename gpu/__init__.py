@@ -1,0 +1,1 @@
+"""Array kernels: NumPy reference, CuPy kernel and dispatch, one module per kernel family."""

@@ -1,0 +1,1 @@
+"""Bytes at rest: run folders, Zarr arrays and codecs, readers, errors."""

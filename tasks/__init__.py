@@ -1,0 +1,1 @@
+"""What a worker does: plain typed functions, one sub-package per method family."""

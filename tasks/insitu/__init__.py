@@ -1,0 +1,1 @@
+"""In-situ compression: sources of frames, gates, the encoding of groups, restoring."""

@@ -1,0 +1,1 @@
+"""Small simulations that yield snapshots."""
