@@ -32,6 +32,7 @@ __all__ = [
     "UnitResults",
     "ignore",
     "inline",
+    "lazy_flow",
 ]
 
 T = TypeVar("T")
@@ -91,6 +92,8 @@ class Plan:
     details: dict[str, str] = field(default_factory=dict)
     template: str = ""
     """Text of the empty output: dimensions, data types, chunks, attributes."""
+    key: str = ""
+    """Name of the run folder, so that a flow run elsewhere carries it too; empty when only the run knows."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,24 @@ class Progress:
     total: int | None
     unit: str
     note: str = ""
+
+
+def lazy_flow(module: str) -> Callable[[str], Any]:
+    """Make the ``__getattr__`` of a flow module, which builds its Prefect flow when someone asks for it.
+
+    Written once in every flow module, ``__getattr__ = lazy_flow(__name__)``, it gives Prefect an entrypoint such as
+    ``headrace.flows.compress.compress``, while a run without Prefect never imports it.
+    """
+    own = module.rpartition(".")[2]
+
+    def attribute(name: str) -> Any:
+        if name != own:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        from headrace.flows._prefect import flow_attribute
+
+        return flow_attribute(module, name)
+
+    return attribute
 
 
 Notify = Callable[[Progress], None]
