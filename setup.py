@@ -2,12 +2,11 @@
 
 from setuptools import find_packages, setup
 
-ROOTS = ("flows", "tasks", "gpu", "storage")
+ROOTS = ("flows", "tasks", "gpu", "storage", "deployments")
 
 setup(
-    package_dir={f"headrace.{root}": root for root in (*ROOTS, "deployments")},
+    package_dir={f"headrace.{root}": root for root in ROOTS},
     packages=[
-        *(f"headrace.{name}" for root in ROOTS for name in (root, *(f"{root}.{sub}" for sub in find_packages(root)))),
-        "headrace.deployments",
+        f"headrace.{name}" for root in ROOTS for name in (root, *(f"{root}.{sub}" for sub in find_packages(root)))
     ],
 )

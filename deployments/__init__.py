@@ -1,0 +1,1 @@
+"""Files that put flows onto work pools and clusters; package data."""
