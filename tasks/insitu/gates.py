@@ -186,8 +186,13 @@ class SwingingDoor:
         for door, slope, y, start in zip(self._doors, anchor.slopes(this), this.metrics, anchor.metrics, strict=True):
             tolerance = self.tolerance * abs(y) if self.relative else self.tolerance
             room = tolerance - ROUNDING * (abs(y) + abs(start) + tolerance) - TINY
-            door.swing(slope, (y - room - start) / span, (y + room - start) / span, resolved=room >= 0)
             if ends:
+                door.shut()
+            elif room >= 0:
+                door.swing(slope, (y - room - start) / span, (y + room - start) / span)
+            elif y == start and door.admits(0.0):  # no room for rounding, but a level line has none
+                door.low = door.high = 0.0
+            else:
                 door.shut()
         self._prev, self._gap = this, self._gap + 1
 
@@ -301,14 +306,10 @@ class _Door:
     def admits(self, slope: float) -> bool:
         return self.low <= slope <= self.high
 
-    def swing(self, slope: float, low: float, high: float, *, resolved: bool) -> None:
+    def swing(self, slope: float, low: float, high: float) -> None:
         """Narrow the door by one frame that lies on ``slope`` and leaves room from ``low`` to ``high``."""
-        if not math.isfinite(low + high + slope):
-            self.shut()
-        elif resolved:
+        if math.isfinite(low + high + slope):
             self.low, self.high = max(self.low, low), min(self.high, high)
-        elif slope == 0.0 and self.admits(0.0):  # no room at all, but a level line has no rounding error
-            self.low = self.high = 0.0
         else:
             self.shut()
 

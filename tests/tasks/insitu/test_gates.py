@@ -135,6 +135,10 @@ def test_tolerance_below_rounding_keeps_what_moves():
     assert stream(SwingingDoor(1e-12, relative=False), np.arange(10.0), values) == list(range(10))
 
 
+def test_a_step_too_small_for_a_slope_is_kept():
+    assert stream(SwingingDoor(0.0), np.arange(4.0), np.array([0.0, 0.0, 5e-324, 0.0])) == [0, 2, 3]
+
+
 def test_no_gap_is_longer_than_allowed():
     assert stream(SwingingDoor(1.0, max_gap=4), np.arange(11.0), np.ones(11)) == [0, 4, 8, 10]
     assert stream(SwingingDoor(1.0, max_gap=1), np.arange(4.0), np.ones(4)) == [0, 1, 2, 3]
