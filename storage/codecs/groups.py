@@ -90,7 +90,7 @@ def encode_group(
     block = as_real(frames)
     if np.iscomplexobj(frames):
         bounds = bounds / np.sqrt(2.0)  # on each of the two parts, so that the modulus keeps to the limit
-    group = _Group(block, bounds, measure, tuple(codecs))
+    group = _Group(block, _validity(frames), bounds, measure, tuple(codecs))
     trials, tried = group.encode()
     chunk = Chunk(frames.dtype, frames.shape, tuple(t.record for t in trials), stream, index)
     errors = np.concatenate([t.errors for t in trials])
@@ -146,6 +146,14 @@ def as_real(frames: NDArray[Any]) -> NDArray[Any]:
     return np.stack([frames.real, frames.imag], axis=1)
 
 
+def _validity(frames: NDArray[Any]) -> NDArray[np.bool_]:
+    """Finite values in the layout of ``as_real``; both parts of a complex value are invalid where one is."""
+    if frames.dtype.kind not in "fc":
+        return np.ones(frames.shape, bool)
+    finite = np.isfinite(frames)
+    return np.stack([finite, finite], axis=1) if frames.dtype.kind == "c" else finite
+
+
 def from_real(frames: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Undo ``as_real`` for frames that were of ``dtype``."""
     if dtype.kind != "c":
@@ -159,13 +167,16 @@ class _Group:
     """One group while it is being encoded."""
 
     def __init__(
-        self, block: NDArray[Any], limits: NDArray[np.float64], measure: Literal["max", "rms"], codecs: tuple[str, ...]
+        self,
+        block: NDArray[Any],
+        valid: NDArray[np.bool_],
+        limits: NDArray[np.float64],
+        measure: Literal["max", "rms"],
+        codecs: tuple[str, ...],
     ) -> None:
-        self.block, self.limits, self.measure = block, limits, measure
+        self.block, self.valid, self.limits, self.measure = block, valid, limits, measure
         self.floats = block.dtype in (np.float32, np.float64)
-        inexact_type = block.dtype.kind in "fc"
-        self.valid = np.isfinite(block) if inexact_type else np.ones(block.shape, bool)
-        self.all_valid = bool(self.valid.all())
+        self.all_valid = bool(valid.all())
         self.filled = block
         if not self.all_valid:
             pairs = zip(block, self.valid, strict=True)

@@ -3,8 +3,9 @@
 A filter is driven through an HDF5 file that exists in memory only: one dataset of one chunk is written and
 its compressed chunk taken out, or the other way round. The filters are C and C++ code that was not written
 for hostile input: SPERR ends the process (at exit) after one failed call, and all of them turn non-finite
-values into numbers. So ``eligible`` decides from the shape, the type and the size of the values alone
-whether a codec may see a block, and callers hand over finite values and verified bytes only.
+values into numbers, and they fail on values far from one. So every block is scaled by a power of two to
+magnitudes below one, ``eligible`` decides from the shape, the type and the size of the values alone whether
+a codec may see a block, and callers hand over finite values and verified bytes only.
 
 Sources: ZFP, Lindstrom 2014, doi:10.1109/TVCG.2014.2346458; SZ3, Liang et al. 2023,
 doi:10.1109/TBDATA.2022.3201176; SPERR, Li, Lindstrom & Clyne 2023, doi:10.1109/IPDPS54959.2023.00104.
@@ -27,8 +28,11 @@ if TYPE_CHECKING:
 #: Largest block handed to a filter, in bytes: HDF5 chunks end at 4 GiB, and the filters use 32-bit sizes inside.
 MAX_BYTES = 2**31 - 1
 
-#: Largest ratio of a value to the tolerance that SPERR is given: it keeps bit planes in 64-bit integers.
-SPERR_DYNAMIC_RANGE = 2.0**46
+#: Largest ratio between the largest value and the tolerance: the codecs keep bit planes in 64-bit integers.
+DYNAMIC_RANGE = 2.0**46
+
+#: Power of two of the scale, and the scaled tolerance (which the ZFP filter needs again to decode).
+_HEADER = struct.Struct("<hd")
 
 _names = itertools.count()
 
@@ -51,13 +55,11 @@ def eligible(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], magnitude:
     axes = squeezed(shape)
     if dtype not in (np.float32, np.float64) or not axes or np.prod(shape) * dtype.itemsize > MAX_BYTES:
         return False
-    scale = np.finfo(dtype)
-    small, large = float(scale.tiny) * 2.0**24, float(scale.max) * 2.0**-24
-    if not (small < tolerance < large) or magnitude > large:
+    if not magnitude > 0 or not magnitude / DYNAMIC_RANGE < tolerance < magnitude * DYNAMIC_RANGE:
         return False
     if name == "sperr":
-        return len(axes) in (2, 3) and magnitude <= tolerance * SPERR_DYNAMIC_RANGE
-    return len(axes) <= 4 and np.prod(axes) >= 8
+        return len(axes) in (2, 3)
+    return len(axes) <= 4 and int(np.prod(axes)) >= 8
 
 
 def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -82,7 +84,9 @@ def encode(name: str, block: NDArray[Any], tolerance: float) -> bytes:
     ------
     StoreError -- the filter failed, which ``eligible`` should have prevented
     """
-    values = np.ascontiguousarray(block).reshape(squeezed(block.shape))
+    exponent = int(np.frexp(np.abs(block).max())[1])
+    values = np.ldexp(np.ascontiguousarray(block).reshape(squeezed(block.shape)), -exponent)
+    tolerance = float(np.ldexp(tolerance, -exponent))
     with _memory_file() as file:
         try:
             data = file.create_dataset("x", data=values, chunks=values.shape, **_filter(name, values.ndim, tolerance))
@@ -92,7 +96,7 @@ def encode(name: str, block: NDArray[Any], tolerance: float) -> bytes:
             raise StoreError(
                 f"codec {name} failed on shape {block.shape}, dtype {block.dtype}, tolerance {tolerance}: {err}"
             ) from err
-    return struct.pack("<d", tolerance) + payload if name == "zfp" else payload
+    return _HEADER.pack(exponent, tolerance) + payload
 
 
 def decode(name: str, payload: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -113,15 +117,16 @@ def decode(name: str, payload: bytes, shape: tuple[int, ...], dtype: np.dtype[An
     StoreError -- the filter refused the bytes
     """
     axes = squeezed(shape)
-    tolerance = 1.0  # SPERR and SZ3 write theirs into the stream; the ZFP filter keeps it in the file's metadata
-    if name == "zfp":
-        tolerance, payload = struct.unpack_from("<d", payload)[0], payload[8:]
+    if len(payload) < _HEADER.size:
+        raise StoreError(f"codec {name}: {len(payload)} bytes are shorter than the header of {_HEADER.size}")
+    exponent, tolerance = _HEADER.unpack_from(payload)
     with _memory_file() as file:
         try:
             options = _filter(name, len(axes), tolerance)
             data = file.create_dataset("x", shape=axes, dtype=dtype, chunks=axes, **options)
-            data.id.write_direct_chunk((0,) * len(axes), payload)
-            return np.asarray(data[...]).reshape(shape)
+            data.id.write_direct_chunk((0,) * len(axes), payload[_HEADER.size :])
+            with np.errstate(over="ignore"):
+                return np.ldexp(np.asarray(data[...]), exponent).reshape(shape)
         except (OSError, RuntimeError, ValueError) as err:
             raise StoreError(f"codec {name} refused {len(payload)} bytes for shape {shape}, dtype {dtype}: {err}") from err
 

@@ -46,8 +46,8 @@ def eligible(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], magnitude:
     if name in ("sperr", "sz3", "zfp"):
         return native.eligible(name, shape, dtype, magnitude, tolerance)
     floats = dtype in (np.float32, np.float64) and tolerance > 0 and np.isfinite(magnitude)
-    growth = np.sqrt(np.prod(shape)) if name == "spectrum" else 1.0
-    return bool(floats and 0 < len(shape) <= 4 and magnitude * growth < tolerance * 2.0**29)
+    growth = float(np.prod(shape)) ** 0.5 if name == "spectrum" else 1.0
+    return bool(floats and 0 < len(shape) <= 5 and magnitude < tolerance * 2.0**29 / growth)
 
 
 def encode_plain(name: str, block: NDArray[Any], tolerance: float) -> bytes:

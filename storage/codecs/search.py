@@ -32,20 +32,24 @@ class Goal:
     limits: NDArray[np.float64]
     valid: NDArray[np.bool_] | None = None
 
-    def errors(self, difference: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Measure each frame of a difference of shape (frames, ...)."""
-        rows = difference if self.valid is None else np.where(self.valid, difference, 0.0)
-        rows = rows.reshape(len(self.limits), -1)
-        if self.measure == "max":
-            return np.asarray(np.abs(rows).max(axis=1, initial=0.0))
-        with np.errstate(over="ignore", invalid="ignore"):
-            squares = np.einsum("ij,ij->i", rows, rows)
-        counts = rows.shape[1] if self.valid is None else self.valid.reshape(rows.shape).sum(axis=1)
-        return np.asarray(np.sqrt(squares / np.maximum(counts, 1)))
-
     def excess(self, difference: NDArray[np.float64]) -> float:
-        """Largest ratio of an error to its limit: at most 1 where the goal is met."""
-        return float((self.errors(difference) / self.limits).max())
+        """Return the largest ratio of a frame's error to its limit: at most 1 where the goal is met.
+
+        Parameters
+        ----------
+        difference : array of the block's shape
+
+        Returns
+        -------
+        float; inf or nan where the difference is not finite
+        """
+        rows = difference if self.valid is None else np.where(self.valid, difference, 0.0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            ratios = rows.reshape(len(self.limits), -1) / self.limits[:, None]
+            if self.measure == "max":
+                return float(np.abs(ratios).max(initial=0.0))
+            counts = ratios.shape[1] if self.valid is None else self.valid.reshape(ratios.shape).sum(axis=1)
+            return float(np.sqrt((np.einsum("ij,ij->i", ratios, ratios) / np.maximum(counts, 1)).max()))
 
     def tightened(self, slack: float) -> "Goal | None":
         """Return the goal less an absolute slack, or None where the slack eats more than a quarter of it."""
@@ -126,7 +130,8 @@ def meet(
         coded = attempt(name, block, tolerance)
         if coded is None:
             break
-        excess = goal.excess(wide - coded.decoded)
+        with np.errstate(over="ignore", invalid="ignore"):
+            excess = goal.excess(wide - coded.decoded)
         if excess <= 1.0:
             best, low = coded, tolerance
             if excess >= 1.0 - within or not coded.decoded.any():

@@ -108,7 +108,8 @@ def decode_lorenzo(payload: bytes, shape: tuple[int, ...], dtype: np.dtype[Any])
     steps = _pco_decode(payload[9:], int(np.prod(shape)), integers).astype(np.int64).reshape(shape)
     for axis in range(len(shape)):
         steps = np.cumsum(steps, axis=axis)
-    return (steps * (2.0 * tolerance)).astype(dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return (steps * (2.0 * tolerance)).astype(dtype)
 
 
 def encode_spectrum(block: NDArray[np.floating[Any]], step: float) -> bytes:
@@ -131,8 +132,8 @@ def encode_spectrum(block: NDArray[np.floating[Any]], step: float) -> bytes:
     ------
     StoreError -- a quantised coefficient leaves 31 bits; use another codec
     """
-    spectrum = np.fft.rfftn(block.astype(np.float64), norm="ortho").reshape(-1)[_order(block.shape)]
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
+        spectrum = np.fft.rfftn(block.astype(np.float64), norm="ortho").reshape(-1)[_order(block.shape)]
         steps = np.rint(np.stack([spectrum.real, spectrum.imag]) / step)
     if not np.all(np.abs(steps) < 2**30):
         raise StoreError(f"spectrum: coefficients up to {np.abs(spectrum).max()} at step {step} need more than 31 bits")
@@ -167,7 +168,8 @@ def decode_spectrum(payload: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]
     spectrum[order[:kept]] = (integers[:, 0] + 1j * integers[:, 1]) * step
     half = (*shape[:-1], shape[-1] // 2 + 1)
     axes = tuple(range(len(shape)))
-    return np.fft.irfftn(spectrum.reshape(half), s=shape, axes=axes, norm="ortho").astype(dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.fft.irfftn(spectrum.reshape(half), s=shape, axes=axes, norm="ortho").astype(dtype)
 
 
 def inflate(payload: bytes, size: int) -> bytes:
