@@ -34,6 +34,13 @@ def read(path: Path) -> str:
     return (ROOT / path).read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("page", [page for page in (*PAGES, *TOP_PAGES) if "```python\n" in read(page)], ids=str)
+def test_python_examples_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = "".join(re.findall(r"^```python\n(.*?)^```", read(page), re.MULTILINE | re.DOTALL))
+    exec(compile(code, str(page), "exec"), {"__name__": "example"})
+
+
 @pytest.mark.parametrize("flow", FLOWS)
 def test_every_flow_has_a_page_with_all_its_parameters(flow, tables):
     page = read(Path("docs/flows", f"{command_name(flow)}.md"))
@@ -92,7 +99,8 @@ def test_every_extra_is_explained():
 
 @pytest.mark.parametrize("page", [*PAGES, *TOP_PAGES, *FOLDER_PAGES, *RECORDS], ids=str)
 def test_links_between_files_lead_somewhere(page):
-    targets = re.findall(r"\]\((?!https?:|mailto:|#)([^)\s#]+)(?:#[^)]*)?\)", read(page))
+    prose = re.sub(r"^```.*?^```", "", read(page), flags=re.MULTILINE | re.DOTALL)
+    targets = re.findall(r"\]\((?!https?:|mailto:|#)([^)\s#]+)(?:#[^)]*)?\)", prose)
     broken = [target for target in targets if not (ROOT / page.parent / target).exists()]
     assert not broken, f"{page}: {broken}"
 
