@@ -115,7 +115,7 @@ def tile(frame: NDArray[Any], most: int = MOST_VALUES) -> NDArray[Any]:
         longest = int(np.argmax(shape))
         shape[longest] = (shape[longest] + 1) // 2
     middle = tuple(slice((n - m) // 2, (n - m) // 2 + m) for n, m in zip(frame.shape, shape, strict=True))
-    return np.ascontiguousarray(frame[middle])
+    return np.asarray(frame[middle], order="C")
 
 
 def compare_plain(frames: Sequence[NDArray[Any]], bound: Bound, codecs: Sequence[str] = PEERS) -> list[PlainResult]:
