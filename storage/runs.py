@@ -216,6 +216,13 @@ class Run:
         self._end("complete", error=None, **fields)
         self._finished = True
 
+    def discard(self) -> None:
+        """Remove the folder of a run whose input proved wrong before any of its work was done."""
+        self._finished = True
+        remove(self.path)
+        self._lock.release()
+        _unmake_folders([self.path.parent])
+
     def _end(self, status: str, **fields: object) -> None:
         ended, seconds = now(), round(time.monotonic() - self._clock, 3)
         sessions = [dict(session) for session in self._record.get("sessions", [])]

@@ -195,7 +195,9 @@ class _Group:
                 spans.append(self._lossless(0, len(self.block)))
             options += [[span] for span in spans]
         best = min(options, key=lambda trials: sum(trial.record.nbytes for trial in trials))
-        together = {f"{o[0].record.kind}x{len(self.block)}.{o[0].record.codec}": o[0].record.nbytes for o in options[1:]}
+        together = {
+            f"{o[0].record.kind}x{len(self.block)}.{o[0].record.codec}": o[0].record.nbytes for o in options[1:]
+        }
         if best is not chain:
             return best, ({"frame by frame": size, **together},)
         tried[0].update(together)
@@ -277,7 +279,13 @@ class _Group:
         return limits.reshape(-1, *[1] * (difference.ndim - 1))
 
     def _patched(
-        self, coded: Coded, first: int, numbers: NDArray[Any], difference: NDArray[np.float64], bad: NDArray[np.bool_], kind: str
+        self,
+        coded: Coded,
+        first: int,
+        numbers: NDArray[Any],
+        difference: NDArray[np.float64],
+        bad: NDArray[np.bool_],
+        kind: str,
     ) -> _Trial | None:
         rows = slice(first, first + len(numbers))
         valid = self.valid[rows]
@@ -301,7 +309,9 @@ class _Group:
         name = "constant" if (bits == bits[0]).all() else "lossless"
         coded = attempt(name, values, 0.0)
         if coded is None or coded.decoded.tobytes() != values.tobytes():
-            raise StoreError(f"lossless coding of shape {values.shape}, dtype {values.dtype} does not reproduce its input")
+            raise StoreError(
+                f"lossless coding of shape {values.shape}, dtype {values.dtype} does not reproduce its input"
+            )
         return self._trial("L", coded, first, coded.decoded, np.zeros(values.shape), b"")
 
     def _trial(

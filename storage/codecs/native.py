@@ -128,7 +128,9 @@ def decode(name: str, payload: bytes, shape: tuple[int, ...], dtype: np.dtype[An
             with np.errstate(over="ignore"):
                 return np.ldexp(np.asarray(data[...]), exponent).reshape(shape)
         except (OSError, RuntimeError, ValueError) as err:
-            raise StoreError(f"codec {name} refused {len(payload)} bytes for shape {shape}, dtype {dtype}: {err}") from err
+            raise StoreError(
+                f"codec {name} refused {len(payload)} bytes for shape {shape}, dtype {dtype}: {err}"
+            ) from err
 
 
 def _filter(name: str, ndim: int, tolerance: float) -> Mapping[str, Any]:

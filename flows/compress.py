@@ -1,0 +1,389 @@
+"""Stream a simulation or a file into an error-bounded compressed Zarr store.
+
+Frames pass a gate that drops those a straight line can replace. Kept frames collect in groups; a full group of one
+block of one variable is one unit of work, encoded anywhere, and one chunk of the store. However long the source, no
+more than a few groups are in memory or on the way.
+"""
+
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator
+
+from headrace.flows._base import (
+    COMMAND,
+    FlowParams,
+    Notify,
+    Pending,
+    Plan,
+    Progress,
+    Report,
+    Submit,
+    UnitResults,
+    ignore,
+    inline,
+    lazy_flow,
+)
+from headrace.storage.codecs.bounds import Bound
+from headrace.storage.codecs.plain import LOSSY
+from headrace.storage.errors import HeadraceError, ParameterError
+from headrace.storage.files import remove
+from headrace.storage.runs import Run
+from headrace.tasks.insitu.encode import encode_unit
+from headrace.tasks.insitu.sources import DEFAULT_METRICS, FILE_METRICS, FileSource, SimulationSource, open_source
+from headrace.tasks.insitu.stream import (
+    ClosedGroup,
+    Layout,
+    Stream,
+    Watch,
+    choose_block,
+    choose_watches,
+    make_gate,
+    stream_number,
+)
+from headrace.tasks.simulate import SIMULATIONS
+
+#: Raised when the bytes of a result change.
+VERSION = 1
+#: Groups submitted and not yet finished, at most.
+IN_FLIGHT = 4
+#: Seconds between checkpoints, and between steps of growth that readers see.
+CHECKPOINT_SECONDS, PUBLISH_SECONDS = 5.0, 2.0
+
+
+class Params(FlowParams):
+    """Parameters of ``compress``."""
+
+    source: str = Field(
+        default="kolmogorov-forced",
+        description=f"what to compress: a built-in simulation ({', '.join(SIMULATIONS)}) or the path of a Zarr store, "
+        "NetCDF or HDF5 file",
+    )
+    variables: tuple[str, ...] | None = Field(
+        default=None, description="variables to compress; default: every numeric variable with a time axis"
+    )
+    time_dim: str | None = Field(default=None, description="name of a file's time dimension; default: found by itself")
+    group: str | None = Field(default=None, description="group inside a Zarr store or HDF5 file; default: the root")
+    frames: int | None = Field(
+        default=None, ge=1, description="most frames to offer; default: 600 of a simulation, all of a file"
+    )
+    grid: int | None = Field(
+        default=None, ge=16, le=8192, description="grid points per side of a simulation; default: 256, KdV 512"
+    )
+    interval: float | None = Field(
+        default=None, gt=0, description="time between frames of a simulation [s]; default: 0.025, KdV 0.05"
+    )
+    bound: float = Field(
+        default=1e-3,
+        gt=0,
+        allow_inf_nan=False,
+        description="largest error allowed, in the sense of bound_mode; default: a thousandth of the range",
+    )
+    bound_mode: Literal["abs", "rel", "l2"] = Field(
+        default="rel",
+        description="abs: every value within bound, in the field's unit; rel: within bound times the range of its whole "
+        "frame; l2: root mean square error of each frame within bound times its root mean square",
+    )
+    field_bounds: tuple[str, ...] = Field(
+        default=(), description="exceptions from bound for single variables, each as NAME=MODE:VALUE"
+    )
+    codecs: tuple[str, ...] = Field(
+        default=LOSSY, min_length=1, description="lossy codecs to choose the smallest from, group by group"
+    )
+    group_size: int = Field(
+        default=16,
+        ge=1,
+        le=4096,
+        description="kept frames per group, which is a chunk: the most that reading one decodes",
+    )
+    block: int | None = Field(
+        default=None,
+        ge=1,
+        description="largest extent of a block along each axis [points]; default: whole frames up to 4 million values",
+    )
+    gate: Literal["auto", "all", "swinging-door"] = Field(
+        default="auto",
+        description="which frames to keep: all; those that straight lines through the metrics cannot replace "
+        "(swinging-door); auto: swinging-door for simulations, all for files",
+    )
+    metrics: tuple[str, ...] | None = Field(
+        default=None,
+        description="metrics watched by the gate and stored for every frame offered (enstrophy, max_abs, mean, rms); "
+        "default: enstrophy for Kolmogorov flow, max_abs for KdV, mean and rms for files",
+    )
+    gate_tolerance: float = Field(
+        default=1e-3,
+        gt=0,
+        allow_inf_nan=False,
+        description="largest error of a metric between kept frames, relative to its value",
+    )
+    max_gap: int = Field(default=64, ge=1, description="largest distance between kept frames [frames offered]")
+    min_pearson: float | None = Field(
+        default=None, ge=-1, le=1, description="keep a frame when its correlation with the last kept one falls below this; default: do not look"
+    )  # fmt: skip
+
+    @classmethod
+    def smoke(cls) -> Self:
+        """Return parameters of a run of a second: coarse turbulence, one group."""
+        return cls(grid=48, frames=40, interval=0.05, gate_tolerance=0.02)
+
+    @field_validator("field_bounds")
+    @classmethod
+    def _readable(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for text in value:
+            parse_bound(text)
+        return value
+
+    @field_validator("codecs")
+    @classmethod
+    def _known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        unknown = [name for name in value if name not in LOSSY]
+        if unknown:
+            raise ParameterError(f"codec {unknown[0]!r} is unknown; expected some of {', '.join(LOSSY)}; correct it")
+        return value
+
+
+def parse_bound(text: str) -> tuple[str, Bound]:
+    """Read ``NAME=MODE:VALUE``.
+
+    Raises
+    ------
+    ParameterError -- not of that form, or no bound
+    """
+    name, equals, rest = text.partition("=")
+    mode, colon, value = rest.partition(":")
+    try:
+        number = float(value)
+    except ValueError:
+        colon = ""
+    if not (name and equals and colon):
+        raise ParameterError(f"bound {text!r} is not readable; expected NAME=MODE:VALUE, such as vorticity=abs:0.1")
+    return name, Bound(mode, number)  # type: ignore[arg-type]
+
+
+def plan(params: Params) -> Plan:
+    """Say what a run would do, from metadata only."""
+    source = _open(params)
+    layouts = _layouts(params, source, "")
+    groups = -(-source.frames // params.group_size)
+    blocks = sum(len(layout.blocks) for layout in layouts.values())
+    frame_bytes = sum(
+        int(source.template[name].dtype.itemsize * _points(layout.shape)) for name, layout in layouts.items()
+    )
+    kind = _gate_kind(params, source)
+    first = next(iter(layouts.values()))
+    return Plan(
+        flow="compress",
+        units=groups * blocks,
+        bytes_in=source.frames * frame_bytes,
+        bytes_out=None,
+        peak_memory=int(2e8) + (IN_FLIGHT + 8) * params.group_size * frame_bytes,
+        device="cpu",
+        details={
+            "source": source.name,
+            "variables": ", ".join(f"{name} {layout.shape}" for name, layout in layouts.items()),
+            "frames offered": str(source.frames),
+            "gate": kind
+            + ("" if kind == "all" else f", tolerance {params.gate_tolerance:g} (units are an upper limit)"),
+            "bounds": ", ".join(f"{name}: {lay.bound.mode} {lay.bound.value:g}" for name, lay in layouts.items()),
+            "chunk": f"{params.group_size} frames x {first.block}",
+        },
+        template=str(source.template),
+    )
+
+
+def run(params: Params, submit: Submit = inline, notify: Notify = ignore) -> Report:
+    """Stream, encode, store, and report.
+
+    Raises
+    ------
+    HeadraceError -- what is wrong with the source, the parameters or the place to write to
+    UnitError -- units failed; the run can be resumed
+    """
+    source = _open(params)
+    watches = _watches(params, source)
+    _layouts(params, source, "")  # bad bounds are found before anything is written
+    fields = params.model_dump(mode="json")
+    if isinstance(source, FileSource):
+        fields["source"] = source.name
+    with Run.open(
+        params.out,
+        "compress",
+        fields,
+        inputs=source.inputs,
+        version=VERSION,
+        volatile=params.VOLATILE,
+        fresh=params.fresh,
+        command=COMMAND.get(),
+        seed=params.seed,
+    ) as out:
+        if out.complete:
+            return read_report(out)
+        try:
+            stream = _stream(params, source, watches, out)
+            begin = time.perf_counter()
+            encode_seconds = _work(stream, out, submit, notify)
+        except HeadraceError as error:
+            if error.exit_status == HeadraceError.exit_status and not out.resumed and not out.markers():
+                out.discard()  # the input was wrong from the start: leave nothing behind
+            raise
+        out.update(
+            seconds_solver=source.seconds, seconds_encode=encode_seconds, seconds_wall=time.perf_counter() - begin
+        )
+        return finish_report(out)
+
+
+def _work(stream: Stream, out: Run, submit: Submit, notify: Notify) -> float:
+    """Drive the stream, keep at most ``IN_FLIGHT`` groups under way, publish in order; return CPU s of encoding."""
+    from headrace.tasks.insitu.target import complete
+
+    flight = _Flight(stream, out)
+    total = stream.source.frames
+    stream.seen = lambda offered, kept: notify(Progress(offered, total, "frames", f"{kept} kept"))
+    for group in stream.closed_groups():
+        flight.start(group, submit)
+        while flight.waiting(IN_FLIGHT):
+            flight.land()
+    while flight.waiting(0):
+        notify(Progress(total, total, "frames", f"finishing {flight.units} units"))
+        flight.land()
+    flight.results.check()
+    complete(out.data, stream)
+    out.drop_checkpoints(keep=())
+    remove(out.path / "spool")
+    return sum(float(marker["seconds"]) for marker in out.markers().values())
+
+
+class _Flight:
+    """Groups under way, oldest first; what has landed is published in order."""
+
+    def __init__(self, stream: Stream, out: Run) -> None:
+        self.stream, self.out = stream, out
+        self.results = UnitResults()
+        self.groups: deque[tuple[ClosedGroup, dict[str, Pending[Any]]]] = deque()
+        self.landed = stream.groups  # a resumed stream starts where all earlier groups are done
+        self.published = time.monotonic()
+        self.saved = time.monotonic()
+
+    @property
+    def units(self) -> int:
+        return sum(len(jobs) for _, jobs in self.groups)
+
+    def start(self, group: ClosedGroup, submit: Submit) -> None:
+        """Submit the units of a group that are not done, and save a checkpoint now and then."""
+        jobs = {job.unit: submit(encode_unit, job) for job in group.jobs if not self.out.is_done(job.unit)}
+        self.groups.append((group, jobs))
+        if time.monotonic() - self.saved > CHECKPOINT_SECONDS:
+            self.out.save_checkpoint(group.number + 1, *self.stream.state())
+            useful = [number for number in self.out.checkpoints() if number <= self.landed]
+            self.out.drop_checkpoints(
+                keep=[*useful[-1:], *(number for number in self.out.checkpoints() if number > self.landed)]
+            )
+            self.saved = time.monotonic()
+
+    def waiting(self, limit: int) -> bool:
+        """Whether a group should be landed: too many under way, or the oldest has ended."""
+        if len(self.groups) > limit:
+            return True
+        return bool(self.groups) and all(job.done() for job in self.groups[0][1].values())
+
+    def land(self) -> None:
+        """Take the results of the oldest group; publish it unless something failed."""
+        from headrace.tasks.insitu.target import publish
+
+        group, jobs = self.groups.popleft()
+        for unit, job in jobs.items():
+            self.results.take(unit, job)
+        group.drop_spool()
+        if self.results.failed:
+            return
+        self.landed = group.number + 1
+        if time.monotonic() - self.published > PUBLISH_SECONDS:
+            publish(self.out.data, self.stream, group.first + group.frames)
+            self.published = time.monotonic()
+
+
+def _open(params: Params) -> SimulationSource | FileSource:
+    return open_source(
+        params.source,
+        variables=params.variables,
+        frames=params.frames,
+        grid=params.grid,
+        interval=params.interval,
+        seed=params.seed,
+        time_dim=params.time_dim,
+        group=params.group,
+    )
+
+
+def _stream(params: Params, source: SimulationSource | FileSource, watches: tuple[Watch, ...], out: Run) -> Stream:
+    """Set up the pass over the source: create the store, or go on from the newest usable checkpoint."""
+    from headrace.tasks.insitu.target import create_target, store_template
+
+    layouts = _layouts(params, source, out.key)
+    if not out.data.exists():
+        history = f"headrace run compress, run {out.key}"
+        template = store_template(source.template, layouts, watches)
+        create_target(out.data, template, layouts, group_size=params.group_size, codecs=params.codecs, history=history)
+    remove(out.path / "spool")
+    gate = make_gate(_gate_kind(params, source), watches, params.gate_tolerance, params.max_gap, params.min_pearson)
+    stream = Stream(out.path, source, gate, watches, layouts, params.group_size, params.codecs)
+    done = set(out.markers())
+    for number in reversed(out.checkpoints()):
+        units = {
+            ".".join([name, *map(str, (group, *block))])
+            for group in range(number)
+            for name, layout in layouts.items()
+            for block, _ in layout.blocks
+        }
+        if units <= done:
+            stream.restore(*out.load_checkpoint(number))
+            break
+    return stream
+
+
+def _layouts(params: Params, source: SimulationSource | FileSource, key: str) -> dict[str, Layout]:
+    exceptions = dict(parse_bound(text) for text in params.field_bounds)
+    unknown = sorted(set(exceptions) - set(source.variables))
+    if unknown:
+        raise ParameterError(
+            f"field_bounds names {unknown[0]!r}; expected one of {', '.join(source.variables)}; correct the name"
+        )
+    layouts = {}
+    for name in source.variables:
+        shape = tuple(int(n) for n in source.template[name].shape[1:])
+        bound = exceptions.get(name, Bound(params.bound_mode, params.bound))
+        layouts[name] = Layout(shape, choose_block(shape, params.block), bound, stream_number(key, name))
+    return layouts
+
+
+def _watches(params: Params, source: SimulationSource | FileSource) -> tuple[Watch, ...]:
+    default = DEFAULT_METRICS.get(source.name, FILE_METRICS)
+    return choose_watches(default if params.metrics is None else params.metrics, source.variables)
+
+
+def _gate_kind(params: Params, source: SimulationSource | FileSource) -> str:
+    if params.gate != "auto":
+        return params.gate
+    return "swinging-door" if isinstance(source, SimulationSource) else "all"
+
+
+def _points(shape: tuple[int, ...]) -> int:
+    points = 1
+    for n in shape:
+        points *= n
+    return points
+
+
+def read_report(out: Run) -> Report:
+    return Report("x", {}, path=out.path)
+
+
+def finish_report(out: Run) -> Report:
+    out.finish()
+    return Report("x", {}, path=out.path)
+
+
+__getattr__ = lazy_flow(__name__)
