@@ -16,7 +16,7 @@ import numpy as np
 
 from headrace.storage.errors import ParameterError, RunExistsError, ShapeError, SourceError, StoreError
 from headrace.storage.files import PARTIAL, TEMPORARY, read_json, remove, store_error, sync_folder, write_bytes
-from headrace.storage.layout import METADATA, set_shape, write_metadata, write_template
+from headrace.storage.layout import METADATA, holds_text, open_text, set_shape, write_metadata, write_template
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -60,7 +60,7 @@ def create_store(
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{TEMPORARY}")
     try:
         store = write_template(temporary, template, encodings, attrs)
-        _sync_tree(store)
+        sync_tree(store)
         store.rename(path)
         sync_folder(path.parent)
     except OSError as error:
@@ -69,7 +69,8 @@ def create_store(
         remove(temporary)
 
 
-def _sync_tree(path: Path) -> None:
+def sync_tree(path: Path) -> None:
+    """Flush every file and folder below ``path`` to the disk."""
     for root, _, names in os.walk(path):
         for name in names:
             with Path(root, name).open("rb") as handle:
@@ -135,13 +136,16 @@ def _write_coordinates(path: Path, coords: Mapping[str, np.ndarray], stored: Map
 
     changed, first = {}, {}
     with xr.open_zarr(path, consolidated=False, chunks=None, decode_times=False) as old:
-        for name, values in coords.items():
+        for name, given in coords.items():
             chunk = stored[name]["chunk_grid"]["configuration"]["chunk_shape"][0]
             first[name] = stored[name]["shape"][0] // chunk  # whole chunks never change
             encoding = {key: old[name].encoding[key] for key in _KEPT if key in old[name].encoding}
-            if np.asarray(values).dtype.kind in "mMO":
+            values = np.asarray(given)
+            if holds_text(values):
+                values = open_text(values)
+            elif values.dtype.kind in "mMO":
                 encoding.update({key: old[name].attrs[key] for key in ("units", "calendar") if key in old[name].attrs})
-            dims = (f"{name}_rows", *(f"{name}_{axis}" for axis in range(1, np.ndim(values))))
+            dims = (f"{name}_rows", *(f"{name}_{axis}" for axis in range(1, values.ndim)))
             changed[name] = xr.Variable(dims, values[first[name] * chunk :], encoding={"_FillValue": None, **encoding})
     memory: dict[str, Any] = {}
     xr.Dataset(changed).to_zarr(MemoryStore(memory), mode="w-", zarr_format=3, consolidated=False)

@@ -24,7 +24,7 @@ def write_template(
     """Write the store below ``folder`` in two parts, put them together, return where it is."""
     empty = {name: template[name].variable for name in encodings}
     growing = {variable.dims[0] for variable in empty.values() if variable.dims}
-    both = _with_empty_dates(_with_open_text(template))
+    both = _with_empty_dates(with_open_text(template))
     both.attrs = {**template.attrs, **attrs}
     # cut to length 0, xarray writes the metadata of the empty variables without reading a value of them
     cut = both.isel({dim: slice(0, 0) for variable in empty.values() for dim in variable.dims})
@@ -55,12 +55,32 @@ def _to_zarr(dataset: "xr.Dataset", path: Path) -> None:
         ) from error
 
 
-def _with_open_text(dataset: "xr.Dataset") -> "xr.Dataset":
+def with_open_text(dataset: "xr.Dataset") -> "xr.Dataset":
     """Turn text into text of any length: the only kind Zarr v3 has specified, and known as text when empty, too."""
-    text = np.dtypes.StringDType()
-    changed = {name: found.astype(text) for name, found in dataset.variables.items() if holds_text(found)}
+    import xarray as xr
+
+    changed = {
+        name: xr.Variable(found.dims, open_text(found.values), found.attrs, found.encoding)
+        for name, found in dataset.variables.items()
+        if holds_text(found)
+    }
     coords = {name: variable for name, variable in changed.items() if name in dataset.coords}
     return dataset.assign_coords(coords).assign({n: v for n, v in changed.items() if n not in coords})
+
+
+def open_text(values: np.ndarray) -> np.ndarray:
+    """Text of any length of an array of text or of bytes (UTF-8)."""
+    if values.dtype.kind == "S":
+        values = np.strings.decode(values, "utf-8", "replace")
+    return values.astype(np.dtypes.StringDType())
+
+
+def holds_text(variable: "xr.Variable | np.ndarray") -> bool:
+    """Whether a variable or an array holds text or bytes, in any of the four dtypes NumPy has for it."""
+    if variable.dtype.kind != "O":
+        return variable.dtype.kind in "SUT"
+    values = np.asarray(variable)
+    return bool(values.size) and all(isinstance(value, str) for value in values.flat)
 
 
 def _with_empty_dates(dataset: "xr.Dataset") -> "xr.Dataset":
@@ -70,23 +90,16 @@ def _with_empty_dates(dataset: "xr.Dataset") -> "xr.Dataset":
     changed = {}
     for name, variable in dataset.variables.items():
         if variable.dtype.kind == "O" and not variable.size and _holds_dates(variable):
-            encoding = _time_encoding(variable)
+            encoding = time_encoding(variable)
             attrs = {**variable.attrs, "units": encoding.pop("units"), "calendar": encoding.pop("calendar")}
             changed[name] = xr.Variable(variable.dims, np.zeros(variable.shape, encoding["dtype"]), attrs)
     coords = {name: variable for name, variable in changed.items() if name in dataset.coords}
     return dataset.assign_coords(coords).assign({n: v for n, v in changed.items() if n not in coords})
 
 
-def holds_text(variable: "xr.Variable") -> bool:
-    """Whether a variable holds text, in any of the three dtypes NumPy has for it."""
-    if variable.dtype.kind != "O":
-        return variable.dtype.kind in "UT"
-    return bool(variable.size) and all(isinstance(value, str) for value in variable.values.flat)
-
-
 def _encoding(variable: "xr.Variable", growing: set[Any], given: Mapping[str, Any] | None) -> dict[str, Any]:
     """Encoding of one variable: ``given`` for an empty one, else what makes its bytes independent of its source."""
-    made = _time_encoding(variable)
+    made = time_encoding(variable)
     dtype = np.dtype(made.get("dtype", variable.dtype))
     if dtype.kind in "fc":
         made.update(_FillValue=None, fill_value=dtype.type(np.nan))
@@ -99,7 +112,7 @@ def _encoding(variable: "xr.Variable", growing: set[Any], given: Mapping[str, An
     return made
 
 
-def _time_encoding(variable: "xr.Variable") -> dict[str, Any]:
+def time_encoding(variable: "xr.Variable") -> dict[str, Any]:
     """Units and calendar of dates: those of the source, else such that every value is exact."""
     if variable.dtype.kind not in "mMO" or (variable.dtype.kind == "O" and not _holds_dates(variable)):
         return {}
