@@ -6,9 +6,7 @@ more than a few groups are in memory or on the way.
 """
 
 import time
-from collections import deque
-from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, field_validator
 
@@ -16,25 +14,22 @@ from headrace.flows._base import (
     COMMAND,
     FlowParams,
     Notify,
-    Pending,
     Plan,
     Progress,
     Report,
     Submit,
-    UnitResults,
     ignore,
     inline,
     lazy_flow,
 )
+from headrace.flows._flight import IN_FLIGHT, Flight
 from headrace.storage.codecs.bounds import Bound
 from headrace.storage.codecs.plain import LOSSY
 from headrace.storage.errors import HeadraceError, ParameterError
 from headrace.storage.files import remove
 from headrace.storage.runs import Run
-from headrace.tasks.insitu.encode import encode_unit
 from headrace.tasks.insitu.sources import DEFAULT_METRICS, FILE_METRICS, FileSource, SimulationSource, open_source
 from headrace.tasks.insitu.stream import (
-    ClosedGroup,
     Layout,
     Stream,
     Watch,
@@ -43,14 +38,11 @@ from headrace.tasks.insitu.stream import (
     make_gate,
     stream_number,
 )
+from headrace.tasks.insitu.target import complete, create_target, store_template
 from headrace.tasks.simulate import SIMULATIONS
 
 #: Raised when the bytes of a result change.
 VERSION = 1
-#: Groups submitted and not yet finished, at most.
-IN_FLIGHT = 4
-#: Seconds between checkpoints, and between steps of growth that readers see.
-CHECKPOINT_SECONDS, PUBLISH_SECONDS = 5.0, 2.0
 
 
 class Params(FlowParams):
@@ -237,9 +229,7 @@ def run(params: Params, submit: Submit = inline, notify: Notify = ignore) -> Rep
 
 def _work(stream: Stream, out: Run, submit: Submit, notify: Notify) -> float:
     """Drive the stream, keep at most ``IN_FLIGHT`` groups under way, publish in order; return CPU s of encoding."""
-    from headrace.tasks.insitu.target import complete
-
-    flight = _Flight(stream, out)
+    flight = Flight(stream, out)
     total = stream.source.frames
     stream.seen = lambda offered, kept: notify(Progress(offered, total, "frames", f"{kept} kept"))
     for group in stream.closed_groups():
@@ -254,55 +244,6 @@ def _work(stream: Stream, out: Run, submit: Submit, notify: Notify) -> float:
     out.drop_checkpoints(keep=())
     remove(out.path / "spool")
     return sum(float(marker["seconds"]) for marker in out.markers().values())
-
-
-class _Flight:
-    """Groups under way, oldest first; what has landed is published in order."""
-
-    def __init__(self, stream: Stream, out: Run) -> None:
-        self.stream, self.out = stream, out
-        self.results = UnitResults()
-        self.groups: deque[tuple[ClosedGroup, dict[str, Pending[Any]]]] = deque()
-        self.landed = stream.groups  # a resumed stream starts where all earlier groups are done
-        self.published = time.monotonic()
-        self.saved = time.monotonic()
-
-    @property
-    def units(self) -> int:
-        return sum(len(jobs) for _, jobs in self.groups)
-
-    def start(self, group: ClosedGroup, submit: Submit) -> None:
-        """Submit the units of a group that are not done, and save a checkpoint now and then."""
-        jobs = {job.unit: submit(encode_unit, job) for job in group.jobs if not self.out.is_done(job.unit)}
-        self.groups.append((group, jobs))
-        if time.monotonic() - self.saved > CHECKPOINT_SECONDS:
-            self.out.save_checkpoint(group.number + 1, *self.stream.state())
-            useful = [number for number in self.out.checkpoints() if number <= self.landed]
-            self.out.drop_checkpoints(
-                keep=[*useful[-1:], *(number for number in self.out.checkpoints() if number > self.landed)]
-            )
-            self.saved = time.monotonic()
-
-    def waiting(self, limit: int) -> bool:
-        """Whether a group should be landed: too many under way, or the oldest has ended."""
-        if len(self.groups) > limit:
-            return True
-        return bool(self.groups) and all(job.done() for job in self.groups[0][1].values())
-
-    def land(self) -> None:
-        """Take the results of the oldest group; publish it unless something failed."""
-        from headrace.tasks.insitu.target import publish
-
-        group, jobs = self.groups.popleft()
-        for unit, job in jobs.items():
-            self.results.take(unit, job)
-        group.drop_spool()
-        if self.results.failed:
-            return
-        self.landed = group.number + 1
-        if time.monotonic() - self.published > PUBLISH_SECONDS:
-            publish(self.out.data, self.stream, group.first + group.frames)
-            self.published = time.monotonic()
 
 
 def _open(params: Params) -> SimulationSource | FileSource:
@@ -320,8 +261,6 @@ def _open(params: Params) -> SimulationSource | FileSource:
 
 def _stream(params: Params, source: SimulationSource | FileSource, watches: tuple[Watch, ...], out: Run) -> Stream:
     """Set up the pass over the source: create the store, or go on from the newest usable checkpoint."""
-    from headrace.tasks.insitu.target import create_target, store_template
-
     layouts = _layouts(params, source, out.key)
     if not out.data.exists():
         history = f"headrace run compress, run {out.key}"

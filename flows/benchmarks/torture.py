@@ -1,7 +1,7 @@
 """Fields that break compressors, and damaged chunks: the evidence behind "the bound always holds"."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -63,7 +63,7 @@ def cases(count: int = FIELD_COUNT, seed: int = 0) -> Iterator[Case]:
         yield Case(f"{k}: {kind} {frames.dtype.str} {shape} {mode} {value:g}", frames, Bound(mode, value))
 
 
-def _field(kind: str, shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator) -> NDArray[Any]:
+def _field(kind: str, shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator) -> NDArray[Any]:  # noqa: C901 - one branch a kind
     noise = rng.standard_normal(shape)
     if kind == "integer":
         return [rng.integers(-1000, 1000, shape, np.int32), noise > 0, rng.integers(0, 255, shape, np.uint8)][
@@ -185,8 +185,6 @@ def _swap_records(payload: bytes, other: bytes, rng: np.random.Generator) -> byt
 
 def _hostile_header(payload: bytes, rng: np.random.Generator) -> bytes:
     """Declare another extent, place or dtype, with every checksum valid."""
-    from dataclasses import replace
-
     chunk = unpack(payload)
     extent = list(chunk.extent)
     extent[int(rng.integers(1, len(extent)))] = int(rng.choice([0, 1, 2**16, 2**20]))
@@ -218,12 +216,14 @@ def decode_mutants(payload: bytes, other: bytes, count: int, seed: int, array: N
     ``wrong`` (anything else)
     """
     import zarr
+    from zarr.core.buffer.cpu import Buffer
     from zarr.storage import MemoryStore
 
     from headrace.storage.codecs.spacetime import SpaceTimeCodec
 
     stream = unpack(payload).stream
-    store = MemoryStore()
+    contents: dict[str, Any] = {}
+    store = MemoryStore(contents)
     zarr.create_array(
         store, name="field", shape=array.shape, chunks=array.shape, dtype=array.dtype,
         serializer=SpaceTimeCodec("abs", 1.0, stream=stream), compressors=None, filters=None,
@@ -233,7 +233,7 @@ def decode_mutants(payload: bytes, other: bytes, count: int, seed: int, array: N
     rng = np.random.default_rng(seed)
     counts = {"refused": 0, "same": 0, "wrong": 0}
     for _ in range(count):
-        store._store_dict[key] = zarr.core.buffer.cpu.Buffer.from_bytes(mutate(payload, other, rng))
+        contents[key] = Buffer.from_bytes(mutate(payload, other, rng))
         try:
             same = np.array_equal(np.asarray(target[...]), array, equal_nan=True)
             counts["same" if same else "wrong"] += 1

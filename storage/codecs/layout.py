@@ -17,6 +17,7 @@ import math
 import struct
 import zlib
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -198,7 +199,7 @@ def _parse_record(data: bytes, start: int, seed: int) -> tuple[Record, int, int]
         raise StoreError(f"record kind {kind!r} with codec number {codec} is unknown; use a newer headrace")
     n_payload, n_patches, _ = lengths
     cuts = (body, body + n_payload, body + n_payload + n_patches, end)
-    payload, patches, mask = (data[a:b] for a, b in zip(cuts, cuts[1:], strict=False))
+    payload, patches, mask = (data[a:b] for a, b in pairwise(cuts))
     record = Record(
         kind.decode(),
         CODECS[codec],

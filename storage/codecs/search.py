@@ -17,7 +17,7 @@ _FIRST = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Goal:
     """Error limits for a block of frames.
 
@@ -65,7 +65,7 @@ class Goal:
         return float(self.limits.min())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Coded:
     """One block in one codec: its bytes, what they decode to, and the tolerance that made them."""
 

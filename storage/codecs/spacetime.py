@@ -74,7 +74,7 @@ class SpaceTimeCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
         if not isinstance(configuration, Mapping):
             raise ParameterError(f"configuration of {NAME} is {configuration!r}, expected a mapping")
         try:
-            return cls(**cast(dict[str, Any], dict(configuration)))
+            return cls(**cast("dict[str, Any]", dict(configuration)))
         except TypeError as err:
             raise ParameterError(f"configuration of {NAME} does not fit this headrace: {err}") from err
 
@@ -88,7 +88,7 @@ class SpaceTimeCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
         }
         return {"name": NAME, "configuration": configuration}
 
-    def validate(self, *, shape: tuple[int, ...], dtype: Any, chunk_grid: Any) -> None:
+    def validate(self, *, shape: tuple[int, ...], dtype: Any, chunk_grid: Any) -> None:  # noqa: ARG002 - Zarr's signature
         """Refuse arrays that have no time axis or no numbers.
 
         Raises
@@ -143,19 +143,19 @@ class SpaceTimeCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
         """Decode frames of a chunk into a full-width array; ``where`` is the chunk's key in the store."""
         start, stop, _ = frames.indices(spec.shape[0])
         dtype = spec.dtype.to_native_dtype()
+        out = np.full((stop - start, *spec.shape[1:]), spec.fill_value, dtype)
         try:
             chunk = unpack(data)
             self._check(chunk, spec, where)
-            out = np.full((stop - start, *spec.shape[1:]), spec.fill_value, dtype)
             last = min(stop, chunk.extent[0])
             if start < last:
                 inner = tuple(slice(0, n) for n in chunk.extent[1:])
                 out[(slice(0, last - start), *inner)] = decode_group(chunk, start, last)
-            return out
         except StoreError as err:
             raise StoreError(f"{_describe(where)}: {err}") from err
         except (ValueError, IndexError, OverflowError, MemoryError) as err:
             raise StoreError(f"{_describe(where)}: the records cannot be decoded ({err})") from err
+        return out
 
     def _check(self, chunk: Chunk, spec: "ArraySpec", where: str) -> None:
         shape = spec.shape

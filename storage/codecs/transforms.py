@@ -1,6 +1,7 @@
 """Codecs written here: quantised spectrum, quantise + Lorenzo + pcodec, and lossless coding.
 
-All integers end in pcodec (Loncaric et al., arXiv:2502.06112). Decoding allocates what the declared shape needs and no more.
+All integers end in pcodec (Loncaric et al., arXiv:2502.06112).
+Decoding allocates what the declared shape needs and no more.
 """
 
 import struct
@@ -207,8 +208,10 @@ def _order(shape: tuple[int, ...]) -> NDArray[np.int64]:
 
 
 def _pco_encode_segments(integers: NDArray[np.int32]) -> bytes:
-    """Compress in up to eight equal segments: the spread of the values falls along the array, and pcodec
-    fits one histogram to each stream (measured on turbulence: 15 to 30 % smaller than one stream)."""
+    """Compress in up to eight equal segments, each with a histogram of its own.
+
+    The spread of the values falls along the array; on turbulence this is 15 to 30 % smaller than one stream.
+    """
     count = min(8, max(1, integers.size // 1024))
     streams = [_pco_encode(part) for part in np.array_split(integers, count)] if integers.size else []
     return struct.pack(f"<B{len(streams)}I", len(streams), *map(len, streams)) + b"".join(streams)

@@ -47,7 +47,10 @@ class Source(Protocol):
     time_dim: str
     frames: int
     inputs: dict[str, str]
-    seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """CPU seconds taken to make or read the frames so far."""
 
     @property
     def template(self) -> xr.Dataset:
@@ -96,13 +99,18 @@ class SimulationSource:
         factory: Any = SIMULATIONS[name]
         self.simulation = factory(**{key: value for key, value in options.items() if value is not None})
         self.name, self.frames = name, frames
-        self.template = self.simulation.template()
-        known = [str(each) for each in self.template.data_vars]
+        self._template = self.simulation.template()
+        known = [str(each) for each in self._template.data_vars]
         self.variables = tuple(variables or known)
         unknown = sorted(set(self.variables) - set(known))
         if unknown:
             raise ParameterError(f"variable {unknown[0]!r} is not in {name}; expected {', '.join(known)}; correct it")
         self.inputs: dict[str, str] = {"simulation": name}
+
+    @property
+    def template(self) -> xr.Dataset:
+        """The chosen variables with a time axis of length 0."""
+        return self._template[list(self.variables)]
 
     @property
     def seconds(self) -> float:
@@ -162,9 +170,14 @@ class FileSource:
         available = int(self.dataset.sizes[self.time_dim])
         self.frames = available if frames is None else min(frames, available)
         self.inputs = {"source": fingerprint(path)}
-        self.seconds = 0.0
+        self._seconds = 0.0
         self.auxiliary = found.auxiliary
         self._next = 0
+
+    @property
+    def seconds(self) -> float:
+        """CPU seconds taken to read frames so far."""
+        return self._seconds
 
     @property
     def template(self) -> xr.Dataset:
@@ -182,7 +195,7 @@ class FileSource:
             begin = time.process_time()
             index = self._next
             fields = {name: load(self.dataset[name].isel({self.time_dim: index})) for name in self.variables}
-            self.seconds += time.process_time() - begin
+            self._seconds += time.process_time() - begin
             self._next += 1
             yield Snapshot(index, float(self.times[index]), fields)
 
@@ -195,8 +208,8 @@ class FileSource:
         chosen = self.dataset.isel({self.time_dim: list(kept)})
         template = self.template
         names = [name for name in template.variables if self.time_dim in template[name].dims]
-        aside = {name for name in names if name not in self.variables}
-        return {str(name): chosen[name].transpose(self.time_dim, ...).values for name in sorted(aside)}
+        aside = {str(name) for name in names if name not in self.variables}
+        return {name: chosen[name].transpose(self.time_dim, ...).values for name in sorted(aside)}
 
 
 def open_source(

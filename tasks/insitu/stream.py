@@ -91,7 +91,7 @@ class Stream:
     layouts: dict[str, Layout]
     group_size: int
     codecs: tuple[str, ...]
-    seen: Callable[[int, int], None] = lambda offered, kept: None
+    seen: Callable[[int, int], None] | None = None
     offered_times: list[float] = field(default_factory=list)
     metrics: list[tuple[float, ...]] = field(default_factory=list)
     kept_indices: list[int] = field(default_factory=list)
@@ -121,7 +121,8 @@ class Stream:
         kept = self.gate.offer(snapshot.index, snapshot.time, values, snapshot.fields)
         self.offered_times.append(snapshot.time)
         self.metrics.append(values)
-        self.seen(len(self.offered_times), len(self.kept_times) + len(kept))
+        if self.seen is not None:
+            self.seen(len(self.offered_times), len(self.kept_times) + len(kept))
         return kept
 
     def _take(self, kept: Sequence[Kept]) -> Iterator[ClosedGroup]:
