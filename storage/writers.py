@@ -79,7 +79,7 @@ def _check_target(to: Path, overwrite: bool, *, folder: bool) -> None:
     if not to.exists() and not to.is_symlink():
         return
     if not overwrite:
-        raise RunExistsError(f"{to} exists; expected a free place; choose another name or allow it to be overwritten")
+        raise RunExistsError(f"{to} exists; expected a free place; choose another name, or overwrite it")
     if to.is_dir() and not (folder and any((to / name).is_file() for name in (METADATA, ".zgroup"))):
         raise RunExistsError(f"{to} is a folder and no Zarr store; expected a free place; choose another name")
 

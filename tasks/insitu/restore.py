@@ -161,8 +161,8 @@ def cut(ds: xr.Dataset, dim: str, text: str) -> slice | np.ndarray:
         position = int(text)
         if not -size <= position < size:
             raise ParameterError(
-                f"position {position} of {dim!r} is outside; expected {-size} to {size - 1}; write a value with a decimal "
-                "point, a month as 2001-01"
+                f"position {position} of {dim!r} is outside; expected {-size} to {size - 1}; write a value with a "
+                "decimal point, a month as 2001-01"
             )
         return slice(position % size, position % size + 1)
     found = _POSITIONS.fullmatch(text)
@@ -231,8 +231,8 @@ def _describe(ds: xr.Dataset, dim: str) -> str:
     size = ds.sizes[dim]
     if dim not in ds.coords:
         return f"{size} positions"
-    values = ds[dim].values
-    return f"{values[0]}" if size == 1 else f"{values[0]} to {values[-1]} ({size})"
+    first, last = (f"{value:g}" if isinstance(value, np.floating) else str(value) for value in ds[dim].values[[0, -1]])
+    return first if size == 1 else f"{first} to {last} ({size})"
 
 
 def _size(path: Path) -> int:
