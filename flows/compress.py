@@ -34,6 +34,7 @@ from headrace.tasks.insitu.stream import (
     Stream,
     Watch,
     choose_block,
+    choose_group_size,
     choose_watches,
     make_gate,
     stream_number,
@@ -84,11 +85,12 @@ class Params(FlowParams):
     codecs: tuple[str, ...] = Field(
         default=LOSSY, min_length=1, description="lossy codecs to choose the smallest from, group by group"
     )
-    group_size: int = Field(
-        default=16,
+    group_size: int | None = Field(
+        default=None,
         ge=1,
-        le=4096,
-        description="kept frames per group, which is a chunk: the most that reading one decodes",
+        le=65536,
+        description="kept frames per group, which is a chunk, so the most that reading one frame decodes; default: 16, "
+        "more where frames have fewer than 4096 values",
     )
     block: int | None = Field(
         default=None,
@@ -113,8 +115,11 @@ class Params(FlowParams):
     )
     max_gap: int = Field(default=64, ge=1, description="largest distance between kept frames [frames offered]")
     min_pearson: float | None = Field(
-        default=None, ge=-1, le=1, description="keep a frame when its correlation with the last kept one falls below this; default: do not look"
-    )  # fmt: skip
+        default=None,
+        ge=-1,
+        le=1,
+        description="keep a frame when its correlation with the last kept one falls below this; default: do not look",
+    )
 
     @classmethod
     def smoke(cls) -> Self:
@@ -159,7 +164,8 @@ def plan(params: Params) -> Plan:
     """Say what a run would do, from metadata only."""
     source = _open(params)
     layouts = _layouts(params, source, "")
-    groups = -(-source.frames // params.group_size)
+    group_size = _group_size(params, layouts)
+    groups = -(-source.frames // group_size)
     blocks = sum(len(layout.blocks) for layout in layouts.values())
     frame_bytes = sum(
         int(source.template[name].dtype.itemsize * _points(layout.shape)) for name, layout in layouts.items()
@@ -171,7 +177,7 @@ def plan(params: Params) -> Plan:
         units=groups * blocks,
         bytes_in=source.frames * frame_bytes,
         bytes_out=None,
-        peak_memory=int(2e8) + (IN_FLIGHT + 8) * params.group_size * frame_bytes,
+        peak_memory=int(2e8) + (IN_FLIGHT + 8) * group_size * frame_bytes,
         device="cpu",
         details={
             "source": source.name,
@@ -180,7 +186,7 @@ def plan(params: Params) -> Plan:
             "gate": kind
             + ("" if kind == "all" else f", tolerance {params.gate_tolerance:g} (units are an upper limit)"),
             "bounds": ", ".join(f"{name}: {lay.bound.mode} {lay.bound.value:g}" for name, lay in layouts.items()),
-            "chunk": f"{params.group_size} frames x {first.block}",
+            "chunk": f"{group_size} frames x {first.block}",
         },
         template=str(source.template),
     )
@@ -262,13 +268,14 @@ def _open(params: Params) -> SimulationSource | FileSource:
 def _stream(params: Params, source: SimulationSource | FileSource, watches: tuple[Watch, ...], out: Run) -> Stream:
     """Set up the pass over the source: create the store, or go on from the newest usable checkpoint."""
     layouts = _layouts(params, source, out.key)
+    group_size = _group_size(params, layouts)
     if not out.data.exists():
         history = f"headrace run compress, run {out.key}"
         template = store_template(source.template, layouts, watches)
-        create_target(out.data, template, layouts, group_size=params.group_size, codecs=params.codecs, history=history)
+        create_target(out.data, template, layouts, group_size=group_size, codecs=params.codecs, history=history)
     remove(out.path / "spool")
     gate = make_gate(_gate_kind(params, source), watches, params.gate_tolerance, params.max_gap, params.min_pearson)
-    stream = Stream(out.path, source, gate, watches, layouts, params.group_size, params.codecs)
+    stream = Stream(out.path, source, gate, watches, layouts, group_size, params.codecs)
     done = set(out.markers())
     for number in reversed(out.checkpoints()):
         units = {
@@ -296,6 +303,12 @@ def _layouts(params: Params, source: SimulationSource | FileSource, key: str) ->
         bound = exceptions.get(name, Bound(params.bound_mode, params.bound))
         layouts[name] = Layout(shape, choose_block(shape, params.block), bound, stream_number(key, name))
     return layouts
+
+
+def _group_size(params: Params, layouts: dict[str, Layout]) -> int:
+    if params.group_size is not None:
+        return params.group_size
+    return choose_group_size(min(_points(layout.shape) for layout in layouts.values()))
 
 
 def _watches(params: Params, source: SimulationSource | FileSource) -> tuple[Watch, ...]:

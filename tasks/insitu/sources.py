@@ -164,7 +164,8 @@ class FileSource:
         from headrace.storage.selection import select, times_as_seconds
 
         found = select(open_dataset(path, group), variables, time_dim)
-        self.dataset, self.time_dim, self.variables = found.dataset, found.time_dim, found.variables
+        self.time_dim, self.variables = found.time_dim, found.variables
+        self.dataset = _with_dates(found.dataset)
         self.name = str(path)
         self.times = times_as_seconds(self.dataset, self.time_dim)
         available = int(self.dataset.sizes[self.time_dim])
@@ -210,6 +211,13 @@ class FileSource:
         names = [name for name in template.variables if self.time_dim in template[name].dims]
         aside = {str(name) for name in names if name not in self.variables}
         return {name: chosen[name].transpose(self.time_dim, ...).values for name in sorted(aside)}
+
+
+def _with_dates(dataset: xr.Dataset) -> xr.Dataset:
+    """Read the dates now: an empty slice of calendar dates that are still on the disk cannot be decoded."""
+    dates = {name: variable.load() for name, variable in dataset.variables.items() if variable.dtype.kind in "MmO"}
+    coords = {name: variable for name, variable in dates.items() if name in dataset.coords}
+    return dataset.assign_coords(coords).assign({n: v for n, v in dates.items() if n not in coords})
 
 
 def open_source(

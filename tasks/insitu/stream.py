@@ -28,6 +28,8 @@ from headrace.tasks.insitu.sources import Snapshot, Source
 SAMPLES = 8
 #: Largest number of values in a block that is chosen automatically.
 BLOCK_VALUES = 2**22
+#: Fewest values in a group whose length is chosen automatically; below, records cost more than what they hold.
+GROUP_VALUES = 2**16
 
 
 @dataclass(frozen=True)
@@ -249,6 +251,23 @@ def choose_block(shape: Sequence[int], largest: int | None) -> tuple[int, ...]:
         axis = int(np.argmax(block))
         block[axis] = -(-block[axis] // 2)
     return tuple(block)
+
+
+def choose_group_size(values: int) -> int:
+    """Return how many frames make a group: 16, doubled for small frames until a group has ``GROUP_VALUES`` values.
+
+    Parameters
+    ----------
+    values : number of values in the smallest frame
+
+    Returns
+    -------
+    int, a power of two from 16 to 65536
+    """
+    size = 16
+    while size * values < GROUP_VALUES and size < GROUP_VALUES:
+        size *= 2
+    return size
 
 
 def choose_watches(metrics: Sequence[str], variables: Sequence[str]) -> tuple[Watch, ...]:
