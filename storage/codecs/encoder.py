@@ -17,6 +17,10 @@ from headrace.storage.errors import StoreError
 MAX_PATCHED = 0.01
 #: Frames less correlated than this are not predicted from each other.
 MIN_PEARSON = 0.5
+#: Frames less correlated than this are not coded together as one block.
+SPAN_PEARSON = 0.8
+#: Frames of fewer values than this are only coded together: a record each would outweigh them.
+SMALL_FRAME = 64
 #: Rounding that may differ between machines for each decoding step that is not exact, in units of the last
 #: place of the largest value: two, where float64 transforms rounded to float32 can differ by one.
 INEXACT_SLACK = 2
@@ -55,23 +59,28 @@ class GroupEncoder:
 
     def encode(self) -> tuple[list[Trial], tuple[dict[str, int], ...]]:
         """Return the smallest list of records, and the sizes tried for each of them."""
+        if self.block[0].size < SMALL_FRAME and len(self.block) > 1:
+            return self._smallest([[span] for span in (*self._spans(), self.lossless(0, len(self.block)))], [])
         chain, tried, correlation = self._chain()
-        size = sum(trial.record.nbytes for trial in chain)
-        options: list[list[Trial]] = [chain]
-        lossless_paid = any(trial.record.codec == "lossless" for trial in chain)
+        options = [chain]
         if len(self.block) > 1:
-            spans = self._spans(correlation)
-            if lossless_paid or size * 2 > self.block.nbytes:
-                spans.append(self.lossless(0, len(self.block)))
-            options += [[span] for span in spans]
-        best = min(options, key=lambda trials: sum(trial.record.nbytes for trial in trials))
-        together = {
-            f"{o[0].record.kind}x{len(self.block)}.{o[0].record.codec}": o[0].record.nbytes for o in options[1:]
-        }
-        if best is not chain:
-            return best, ({"frame by frame": size, **together},)
-        tried[0].update(together)
-        return best, tuple(tried)
+            if correlation >= SPAN_PEARSON:
+                options += [[span] for span in self._spans()]
+            if any(t.record.codec == "lossless" for t in chain) or _size(chain) * 2 > self.block.nbytes:
+                options.append([self.lossless(0, len(self.block))])
+        return self._smallest(options, tried)
+
+    def _smallest(
+        self, options: list[list[Trial]], tried: list[dict[str, int]]
+    ) -> tuple[list[Trial], tuple[dict[str, int], ...]]:
+        """Choose among lists of records; ``tried`` belongs to the first list, if that is one of single frames."""
+        best = min(options, key=_size)
+        count = len(self.block)
+        together = {f"{o[0].record.kind}x{count}.{o[0].record.codec}": _size(o) for o in options[bool(tried) :]}
+        if tried and best is options[0]:
+            tried[0].update(together)
+            return best, tuple(tried)
+        return best, ({"frame by frame": _size(options[0]), **together} if tried else together,)
 
     def _chain(self) -> tuple[list[Trial], list[dict[str, int]], float]:
         """Code frame by frame; also return the correlation of the first two frames."""
@@ -90,9 +99,9 @@ class GroupEncoder:
             chain.append(best)
         return chain, tried, first_correlation
 
-    def _spans(self, correlation: float) -> list[Trial]:
-        """Code all frames as one block, where neighbours resemble each other."""
-        if correlation < 0.8 or not (self.limits > 0).all():
+    def _spans(self) -> list[Trial]:
+        """Code all frames as one block with time as an axis."""
+        if not (self.limits > 0).all():
             return []
         names = [name for name in ("sperr", "sz3", "lorenzo") if name in self.codecs]
         spans = (self.coded(name, 0, len(self.block), None) for name in names)
@@ -254,6 +263,10 @@ class FrameCoder:
         for candidate, size in sizes.items():
             if size > self.GIVE_UP * min(sizes.values()):
                 self.alive.discard(candidate)
+
+
+def _size(trials: list[Trial]) -> int:
+    return sum(trial.record.nbytes for trial in trials)
 
 
 def pearson(a: NDArray[Any], b: NDArray[Any]) -> float:
