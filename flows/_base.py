@@ -59,14 +59,14 @@ class FlowParams(BaseModel):
         default="auto",
         pattern=EXECUTOR_PATTERN,
         description=(
-            "where units of work run: auto (in place for one unit, local Dask for more), inline, threads:N, "
+            "executor of units of work: auto (in place for one unit, local Dask for more), inline, threads:N, "
             "processes:N, dask:N, dask:tcp://HOST:PORT or slurm:PRESET"
         ),
     )
     device: str = Field(
         default="auto",
         pattern=r"^(auto|cpu|cuda(:\d+)?)$",
-        description="where kernels run: auto, cpu or cuda[:n]; auto takes a GPU where there is one",
+        description="device of array kernels: auto, cpu or cuda[:n]; auto takes a GPU where there is one",
     )
     seed: int = Field(default=0, ge=0, le=2**32 - 1, description="seed of all random numbers")
     fresh: bool = Field(default=False, description="start over: delete what an earlier run with these parameters left")

@@ -6,6 +6,7 @@ them), do not import the caller's main script, do not look for modules in the wo
 process ends, however it ends.
 """
 
+import errno
 import logging
 import os
 import sys
@@ -60,7 +61,9 @@ def is_transient(error: BaseException) -> bool:
     """Whether an error may pass by itself: trouble of the operating system that is not the user's to correct."""
     if isinstance(error, HeadraceError) and error.exit_status == HeadraceError.exit_status:
         return False
-    return isinstance(error, OSError) and not isinstance(error, FileNotFoundError | PermissionError)
+    if not isinstance(error, OSError) or isinstance(error, FileNotFoundError | PermissionError):
+        return False
+    return error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 
 
 def retrying(submit: Submit) -> Submit:

@@ -136,7 +136,7 @@ def publish(flow: str, report: Report) -> None:
     create_table_artifact(table, key=f"{name}-metrics", description=str(report.path))
 
 
-def label(flow: str, params: FlowParams, key: str) -> None:
+def label(flow: str, device: str, key: str) -> None:
     """Give the current flow run the name of its run folder, and tags for its family and device."""
     from prefect.client.orchestration import get_client
     from prefect.context import get_run_context
@@ -144,7 +144,7 @@ def label(flow: str, params: FlowParams, key: str) -> None:
     run: Any = getattr(get_run_context(), "flow_run", None)
     if run is None:
         return
-    tags = {*run.tags, command_name(flow), "gpu" if params.device.startswith("cuda") else "cpu"}
+    tags = {*run.tags, command_name(flow), "gpu" if device.startswith("cuda") else "cpu"}
     name = f"{command_name(flow)}-{key}" if key else None
     with get_client(sync_client=True) as client:
         client.update_flow_run(run.id, name=name, tags=sorted(tags))
@@ -156,12 +156,12 @@ def run_in_flow(flow: str, params: FlowParams) -> Report:
     if logging.getLogger("headrace").level == logging.NOTSET:
         logging.getLogger("headrace").setLevel(logging.INFO)  # else Prefect collects warnings only
     plan = module.plan(params)
-    label(flow, params, plan.key)
+    label(flow, plan.device, plan.key)
     notify = progress_artifact(f"{command_name(flow)}-progress", NOTIFY.get())
     with open_executor(params.executor, plan.units, retry=False) as submit, GroupedUnits(submit, plan.units) as grouped:
         report: Report = module.run(params, grouped, notify)
     if not plan.key:
-        label(flow, params, report.path.name)
+        label(flow, plan.device, report.path.name)
     publish(flow, report)
     return report
 
