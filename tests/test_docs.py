@@ -66,8 +66,9 @@ def test_parameter_table_says_range_choices_and_default(tables, monkeypatch):
 
     monkeypatch.setattr(tables, "load_flow", lambda name: type("Module", (), {"Params": Params}))
     rows = tables.params_table("any").splitlines()
-    assert "| `mode` | `--mode` | what the bound is relative to, a\\|b (one of abs, rel; default rel) |" in rows
-    assert "| `largest_gap` | `--largest-gap` | largest distance (>= 2; default 8) |" in rows
+    assert rows[-1].startswith("| `fresh` |"), "parameters that all flows have come last"
+    assert "| `mode` | what the bound is relative to, a\\|b (one of abs, rel; default rel) |" in rows
+    assert "| `largest_gap` | largest distance (>= 2; default 8) |" in rows
 
 
 def test_error_table_holds_every_error(tables):

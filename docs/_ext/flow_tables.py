@@ -2,17 +2,19 @@
 
 from collections.abc import Iterator
 
+from headrace.flows._base import FlowParams
 from headrace.flows._catalog import load_flow
 from headrace.flows._cli_params import options
 from headrace.storage import errors
 
 
 def params_table(flow: str) -> str:
-    """Return a Markdown table of the parameters of a flow: name, meaning, allowed values, default."""
-    rows = ["| parameter | option | what it is |", "|---|---|---|"]
-    for option in options(load_flow(flow).Params):
-        name, help_text = ".".join(option.path), " ".join(option.help.split()).replace("|", "\\|")
-        rows.append(f"| `{name}` | `--{option.name}` | {help_text} |")
+    """Return a Markdown table of the parameters of a flow, its own first: meaning, allowed values, default."""
+    rows = ["| parameter | what it is |", "|---|---|"]
+    found = list(options(load_flow(flow).Params))
+    for option in sorted(found, key=lambda option: option.path[0] in FlowParams.model_fields):
+        help_text = " ".join(option.help.split()).replace("|", "\\|")
+        rows.append(f"| `{'.'.join(option.path)}` | {help_text} |")
     return "\n".join(rows)
 
 
