@@ -116,7 +116,7 @@ def test_quick_start_installs_runs_and_tests():
     blocks = re.findall(r"^```(\w*)\n(.*?)^```", quick, re.MULTILINE | re.DOTALL)
     assert [language for language, _ in blocks] == ["bash", "bash"]
     install = "pip install -c constraints.txt -e "
-    assert blocks[0][1].splitlines()[:2] == [f"{install}.", "headrace run compress"]
+    assert blocks[0][1].splitlines() == [f"{install}.", "headrace run compress", "headrace report last"]
     assert blocks[1][1].splitlines() == [f'{install}".[test]"', "python -m pytest"]
 
 
