@@ -6,23 +6,27 @@ more than a few groups are in memory or on the way.
 """
 
 import time
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, field_validator
 
 from headrace.flows._base import (
     COMMAND,
+    Figure,
     FlowParams,
     Notify,
     Plan,
     Progress,
     Report,
     Submit,
+    Table,
     ignore,
     inline,
     lazy_flow,
 )
 from headrace.flows._flight import IN_FLIGHT, Flight
+from headrace.flows._report import load_report, save_report
 from headrace.storage.codecs.bounds import Bound
 from headrace.storage.codecs.plain import LOSSY
 from headrace.storage.errors import HeadraceError, ParameterError
@@ -39,7 +43,8 @@ from headrace.tasks.insitu.stream import (
     make_gate,
     stream_number,
 )
-from headrace.tasks.insitu.target import complete, create_target, store_template
+from headrace.tasks.insitu.summary import METRIC_NAMES, summarise
+from headrace.tasks.insitu.target import complete, create_target, store_template, write_trail
 from headrace.tasks.simulate import SIMULATIONS
 
 #: Raised when the bytes of a result change.
@@ -218,7 +223,7 @@ def run(params: Params, submit: Submit = inline, notify: Notify = ignore) -> Rep
         seed=params.seed,
     ) as out:
         if out.complete:
-            return read_report(out)
+            return load_report(out)
         try:
             stream = _stream(params, source, watches, out)
             begin = time.perf_counter()
@@ -228,9 +233,14 @@ def run(params: Params, submit: Submit = inline, notify: Notify = ignore) -> Rep
                 out.discard()  # the input was wrong from the start: leave nothing behind
             raise
         out.update(
-            seconds_solver=source.seconds, seconds_encode=encode_seconds, seconds_wall=time.perf_counter() - begin
+            seconds_solver=source.seconds, seconds_encode=encode_seconds, seconds_work=time.perf_counter() - begin
         )
-        return finish_report(out)
+        notify(Progress(source.frames, source.frames, "frames", "writing the report"))
+        report = _report(params, source, out)
+        save_report(out, report, METRIC_NAMES)
+        write_trail(out.path / "metrics.csv", stream)
+        out.finish()
+        return report
 
 
 def _work(stream: Stream, out: Run, submit: Submit, notify: Notify) -> float:
@@ -250,6 +260,19 @@ def _work(stream: Stream, out: Run, submit: Submit, notify: Notify) -> float:
     out.drop_checkpoints(keep=())
     remove(out.path / "spool")
     return sum(float(marker["seconds"]) for marker in out.markers().values())
+
+
+def _report(params: Params, source: SimulationSource | FileSource, out: Run) -> Report:
+    summary = summarise(out.path)
+    record = out.record
+    return Report(
+        title=f"{Path(source.name).name} compressed at {params.bound_mode} {params.bound:g}",
+        metrics=summary.metrics,
+        tables=[Table(*table) for table in summary.tables],
+        figures=[Figure(*figure) for figure in summary.figures],
+        provenance={name: record.get(name) for name in ("key", "params", "versions", "git", "host", "seed", "started")},
+        path=out.path,
+    )
 
 
 def _open(params: Params) -> SimulationSource | FileSource:
@@ -327,15 +350,6 @@ def _points(shape: tuple[int, ...]) -> int:
     for n in shape:
         points *= n
     return points
-
-
-def read_report(out: Run) -> Report:
-    return Report("x", {}, path=out.path)
-
-
-def finish_report(out: Run) -> Report:
-    out.finish()
-    return Report("x", {}, path=out.path)
 
 
 __getattr__ = lazy_flow(__name__)

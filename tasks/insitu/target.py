@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from headrace.storage.arrays import consolidate, create_store, grow_time
 from headrace.storage.codecs.spacetime import SpaceTimeCodec
 from headrace.storage.errors import ParameterError
+from headrace.storage.files import write_bytes
 from headrace.tasks.insitu.stream import Layout, Stream, Watch
 
 if TYPE_CHECKING:
@@ -135,3 +136,16 @@ def audit_trail(stream: Stream) -> dict[str, NDArray[Any]]:
     table = np.asarray(stream.metrics, np.float64).reshape(len(kept), len(stream.watches))
     columns = {f"metric_{watch.label}": table[:, k] for k, watch in enumerate(stream.watches)}
     return {"offered_time": np.asarray(stream.offered_times), "offered_kept": kept, **columns}
+
+
+def write_trail(path: Path, stream: Stream) -> None:
+    """Write the audit trail as a table of comma-separated values, one row per frame offered.
+
+    Raises
+    ------
+    StoreError -- the file cannot be written
+    """
+    columns = audit_trail(stream)
+    rows = zip(*(values.tolist() for values in columns.values()), strict=True)
+    lines = [",".join(columns), *(",".join(str(value) for value in row) for row in rows)]
+    write_bytes(path, ("\n".join(lines) + "\n").encode())
