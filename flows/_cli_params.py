@@ -56,6 +56,11 @@ class Option:
         return self.base in SEQUENCES
 
     @property
+    def is_mapping(self) -> bool:
+        """Whether the field takes names with values, ``--select x=0:10``."""
+        return self.base is dict
+
+    @property
     def default(self) -> str:
         """The default as a user would type it."""
         value = self.field.get_default(call_default_factory=True)
@@ -65,6 +70,8 @@ class Option:
             return "yes" if value else "no"
         if isinstance(value, Enum):
             return str(value.value)
+        if isinstance(value, dict):
+            return ",".join(f"{name}={each}" for name, each in value.items()) or "none"
         if isinstance(value, tuple | list | set | frozenset):
             return ",".join(map(str, value)) or "none"
         return str(value) or "none"
@@ -94,7 +101,7 @@ class Option:
         kind: Any = str
         if self.base is bool:
             kind = bool
-        elif self.is_sequence:
+        elif self.is_sequence or self.is_mapping:
             kind = list[str]
         elif self.choices and not self.optional:
             kind = Literal[self.choices]
@@ -116,8 +123,8 @@ class Option:
         """What pydantic gets for what was typed."""
         if self.is_sequence and isinstance(given, list):
             return [part.strip() for text in given for part in text.split(",") if part.strip()]
-        if self.base is dict and isinstance(given, str):
-            return yaml.safe_load(given)
+        if self.is_mapping and isinstance(given, list):
+            return {name: text for part in given for name, _, text in [part.partition("=")]}
         if self.optional and given in {"none", "null"}:
             return None
         return given

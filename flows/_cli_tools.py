@@ -5,7 +5,8 @@ import subprocess
 import sys
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Annotated, Literal
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
@@ -38,10 +39,19 @@ def bench(
 
 Pool = Annotated[str | None, Parameter(help="work pool for all deployments, instead of those in the file")]
 CreatePool = Annotated[bool, Parameter(help="create the work pool, for processes, where it is missing", negative=())]
+Preset = Annotated[str | None, Parameter(help="job variables for Kubernetes, by name")]
+DeployOut = Annotated[Path, Parameter(name="--out", help="folder of the run folders, as the workers see it")]
 DeployFile = Annotated[Path | None, Parameter(help="another prefect.yaml than the one of the package")]
 
 
-def deploy(*, pool: Pool = None, create_pool: CreatePool = False, file: DeployFile = None) -> None:
+def deploy(
+    *,
+    pool: Pool = None,
+    create_pool: CreatePool = False,
+    preset: Preset = None,
+    out: DeployOut = Path("runs"),
+    file: DeployFile = None,
+) -> None:
     """Create the scheduled deployments of deployments/prefect.yaml in the configured Prefect API."""
     from headrace.flows._launch import configured_api
     from headrace.flows._prefect_server import check_api
@@ -56,12 +66,30 @@ def deploy(*, pool: Pool = None, create_pool: CreatePool = False, file: DeployFi
     check_api(api)
     if file is not None and not file.is_file():
         raise ParameterError(f"There is no file {str(file)!r}; expected a prefect.yaml.")
+    variables = job_variables(preset) if preset is not None else {}
     with as_file(files("headrace.deployments") / "prefect.yaml") as packaged:
-        apply(file or packaged, api, pool, create_pool)
+        apply(file or packaged, api, pool, variables, create_pool=create_pool, out=out.absolute())
 
 
-def apply(path: Path, api: str, pool: str | None, create_pool: bool) -> None:
-    """Hand a deployment file to Prefect.
+def job_variables(preset: str) -> dict[str, Any]:
+    """Job variables of a Kubernetes preset.
+
+    Raises
+    ------
+    ParameterError
+        There is no such preset.
+    """
+    import yaml
+
+    text = (files("headrace.deployments") / "kubernetes" / "job-variables.yaml").read_text(encoding="utf-8")
+    presets = yaml.safe_load(text)
+    if preset not in presets:
+        raise ParameterError(f"There is no preset {preset!r}; expected one of: {', '.join(presets)}.")
+    return dict(presets[preset])
+
+
+def apply(path: Path, api: str, pool: str | None, variables: dict[str, Any], *, create_pool: bool, out: Path) -> None:
+    """Hand a deployment file to Prefect, with another pool and more job variables where asked for.
 
     Raises
     ------
@@ -73,18 +101,40 @@ def apply(path: Path, api: str, pool: str | None, create_pool: bool) -> None:
     from headrace.flows._prefect_server import QUIET
 
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    pools = {pool} if pool else {each["work_pool"]["name"] for each in content["deployments"]}
-    environment = {**os.environ, **QUIET, "PREFECT_API_URL": api, "PYTHONSAFEPATH": "1"}
-    if create_pool:
-        for name in sorted(pools):
-            if prefect(["work-pool", "inspect", name], environment).returncode:
-                made = prefect(["work-pool", "create", name, "--type", "process"], environment)
-                refuse(made, f"work pool {name!r} cannot be created")
-    arguments = ["deploy", "--prefect-file", str(path), "--all", *(["--pool", pool] if pool else [])]
-    done = prefect(arguments, environment)
+    for each in content["deployments"]:  # Prefect ignores such options together with --all
+        place = each.setdefault("work_pool", {})
+        jobs = {**place.get("job_variables", {}), **variables}
+        each["work_pool"] = {**place, "name": pool or place.get("name", "local"), "job_variables": jobs}
+    pools = {each["work_pool"]["name"] for each in content["deployments"]}
+    environment = {**os.environ, **QUIET, "PREFECT_API_URL": api, "HEADRACE_OUT": str(out), "PYTHONSAFEPATH": "1"}
+    for name in sorted(pools):
+        provide_pool(name, api, environment, create=create_pool)
+    with TemporaryDirectory(prefix="headrace-deploy-") as folder:
+        merged = Path(folder, "prefect.yaml")
+        merged.write_text(yaml.safe_dump(content), encoding="utf-8")
+        done = prefect(["deploy", "--prefect-file", str(merged), "--all"], environment)
     refuse(done, f"the deployments of {path.name} cannot be created")
-    names = [each["name"] for each in content["deployments"]]
-    print(f"Deployed {', '.join(names)} to {api}. Start a worker: prefect worker start --pool {min(pools)}")
+    names = ", ".join(f"{each['entrypoint'].rpartition('.')[2]}/{each['name']}" for each in content["deployments"])
+    print(f"Deployed {names} to {api}. Start a worker: prefect worker start --pool {min(pools)}")
+
+
+def provide_pool(name: str, api: str, environment: dict[str, str], *, create: bool) -> None:
+    """Raise unless a work pool is there, or create it.
+
+    Raises
+    ------
+    ServiceError
+        It is missing.
+    """
+    if prefect(["work-pool", "inspect", name], environment).returncode == 0:
+        return
+    if not create:
+        raise ServiceError(
+            f"{api} has no work pool {name!r}; expected one for the deployments. Add --create-pool, or create it: "
+            f"prefect work-pool create {name} --type process"
+        )
+    made = prefect(["work-pool", "create", name, "--type", "process"], environment)
+    refuse(made, f"work pool {name!r} cannot be created")
 
 
 def prefect(arguments: list[str], environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
@@ -104,8 +154,7 @@ def refuse(done: "subprocess.CompletedProcess[str]", what: str) -> None:
     if done.returncode == 0:
         return
     words = " ".join((done.stdout + done.stderr).split())
-    hint = "" if "--create-pool" in sys.argv else " If the work pool is missing, add --create-pool."
-    raise ServiceError(f"{what}: Prefect says: {words[-300:]}; expected success.{hint}")
+    raise ServiceError(f"{what} (Prefect says: {words[-300:]}); expected success. Correct the file or the server.")
 
 
 def completion_command(app: App) -> App:

@@ -55,6 +55,8 @@ def build_app(loaded: Collection[str] = ()) -> App:
     runs.command(_cli_runs.remove, name="rm")
     app.command(runs)
     app.command(_cli_runs.report, name="report")
+    if "restore" in FLOWS:
+        app.command(App(name="restore", help="Write a run as NetCDF, HDF5 or Zarr: restore RUN --to FILE."))
     app.command(_cli_tools.bench, name="bench")
     app.command(_cli_tools.deploy, name="deploy")
     app.command(_doctor.doctor, name="doctor")
@@ -71,10 +73,19 @@ def flows_needed(words: Sequence[str]) -> tuple[str, ...]:
     return ()
 
 
+def spelled_out(words: Sequence[str]) -> list[str]:
+    """``restore RUN --to FILE`` is short for ``run restore --run RUN --to FILE``."""
+    if words[:1] != ["restore"]:
+        return list(words)
+    named = ["--run", words[1]] if len(words) > 1 and not words[1].startswith("-") else []
+    return ["run", "restore", *named, *words[1 + len(named) // 2 :]]
+
+
 def run_command(words: Sequence[str]) -> int:
     """Run one command line; its exit status."""
     from headrace.flows import _cli_tools
 
+    words = spelled_out(words)
     app = build_app(flows_needed(words))
     if "--install-completion" in words:
         _cli_tools.install_completion(app)
@@ -135,7 +146,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         from headrace.flows._cli_flows import resume_command
 
-        kept = f"; finished units are kept. Resume with:\n  {resume_command(words)}" if words[:1] == ["run"] else ""
+        kept = (
+            f"; finished units are kept. Resume with:\n  {resume_command(words)}"
+            if words[:1] in (["run"], ["restore"])
+            else ""
+        )
         say(f"interrupted{kept}")
         return INTERRUPTED
     except BrokenPipeError:
