@@ -19,7 +19,7 @@ from headrace.storage.codecs.bounds import Bound, FrameStatistics
 from headrace.storage.codecs.groups import as_real
 from headrace.storage.codecs.nonfinite import fill
 from headrace.storage.codecs.plain import decode_plain, eligible, encode_plain
-from headrace.storage.codecs.search import meet_l2
+from headrace.storage.codecs.search import Goal, meet
 from headrace.storage.errors import StoreError
 
 PEERS = ("sperr", "sz3", "zfp")
@@ -162,13 +162,16 @@ def rate_distortion(
 
 def _through(codec: str, subjects: Sequence[_Subject], bound: Bound) -> PlainResult:
     nbytes, seconds, squares, norms, largest, excess = 0, 0.0, 0.0, 0.0, 0.0, 0.0
+    factor: float | None = None  # tolerance over limit that met the frame before
     for subject in subjects:
         if subject.limit <= 0:
             return PlainResult(codec, note="has no lossless mode, which a frame of equal values needs at this bound")
-        coded = _encode(codec, subject, bound)
-        if coded is None:
+        tolerance = subject.limit if bound.measure == "max" else _tolerance(codec, subject, factor)
+        coded = None if tolerance is None else _call(codec, subject.values, tolerance)
+        if tolerance is None or coded is None:
             shape, dtype = subject.values.shape, subject.values.dtype
             return PlainResult(codec, note=f"cannot be used on {dtype} frames of shape {shape} at this bound")
+        factor = tolerance / subject.limit
         payload, decoded, spent = coded
         error = subject.error(decoded)
         worst = float(np.abs(error).max(initial=0.0))
@@ -182,15 +185,11 @@ def _through(codec: str, subjects: Sequence[_Subject], bound: Bound) -> PlainRes
     return PlainResult(codec, raw, nbytes, values, largest, rel_l2, excess, seconds / len(subjects))
 
 
-def _encode(codec: str, subject: _Subject, bound: Bound) -> tuple[bytes, NDArray[Any], float] | None:
-    """Payload, decoded values and seconds of the one call that a user would make."""
-    tolerance = subject.limit
-    if bound.measure == "rms":
-        found = meet_l2(codec, subject.values, subject.limit)
-        if found is None:
-            return None
-        tolerance = found[2]
-    return _call(codec, subject.values, tolerance)
+def _tolerance(codec: str, subject: _Subject, factor: float | None) -> float | None:
+    """Largest tolerance that meets a limit on the root mean square error, searched from that of the frame before."""
+    first = None if factor is None else factor * subject.limit
+    found = meet(codec, subject.values[None], Goal("rms", np.array([subject.limit])), first=first)
+    return None if found is None else found.tolerance
 
 
 def _call(codec: str, values: NDArray[Any], tolerance: float) -> tuple[bytes, NDArray[Any], float] | None:

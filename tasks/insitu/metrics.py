@@ -47,11 +47,24 @@ def max_abs(field: Field) -> float:
     return float(np.max(np.abs(values))) if values.size else float("nan")
 
 
+def roughness(field: Field) -> float:
+    """Root mean square difference of neighbouring points along all axes [field units per grid step].
+
+    Unlike ``max_abs`` it does not flicker while a wave moves across the grid points.
+    """
+    values = np.abs(field) if np.iscomplexobj(field) else np.asarray(field)
+    values = values.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        steps = [np.diff(values, axis=axis).ravel() for axis in range(values.ndim)]
+    return rms(np.concatenate(steps)) if steps else float("nan")
+
+
 METRICS: dict[str, Callable[[Field], float]] = {
     "enstrophy": enstrophy,
     "max_abs": max_abs,
     "mean": mean,
     "rms": rms,
+    "roughness": roughness,
 }
 
 

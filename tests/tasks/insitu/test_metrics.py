@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.storage.errors import ShapeError
-from headrace.tasks.insitu.metrics import METRICS, enstrophy, max_abs, mean, pearson, rms
+from headrace.tasks.insitu.metrics import METRICS, enstrophy, max_abs, mean, pearson, rms, roughness
 
 
 def test_values_on_a_sine_wave():
@@ -26,12 +26,27 @@ def test_sums_are_formed_in_float64():
     assert enstrophy(np.full(10, 100, dtype=np.int8)) == 10_000
 
 
-@pytest.mark.parametrize("name", sorted(METRICS))
+def test_roughness_is_the_size_of_steps_and_does_not_depend_on_where_a_wave_is():
+    y, x = np.meshgrid(np.arange(4.0), np.arange(5.0), indexing="ij")
+    assert roughness(3 * x + 4 * y) == pytest.approx(math.sqrt((16 * 9 + 15 * 16) / 31))
+    line = np.linspace(-40, 40, 513)[:-1]
+    moving = [
+        np.array([f(1.28 / np.cosh(0.8 * (line - s)) ** 2) for s in (0, 0.02, 0.05)]) for f in (roughness, max_abs)
+    ]
+    assert np.ptp(moving[0]) < 1e-10
+    assert np.ptp(moving[1]) > 1e-4
+
+
+@pytest.mark.parametrize("name", sorted(set(METRICS) - {"roughness"}))
 def test_land_points_do_not_count(name):
     values = np.array([1.0, -2.0, 4.0], dtype=np.float32)
     masked = np.array([np.nan, 1.0, np.inf, -2.0, 4.0, -np.inf], dtype=np.float32)
     assert METRICS[name](masked) == METRICS[name](values)
     assert METRICS[name](masked.astype(">f4").reshape(2, 3)) == METRICS[name](values)
+
+
+def test_steps_from_land_to_sea_do_not_count():
+    assert roughness(np.array([[1.0, 3.0], [np.nan, 5.0]])) == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize("name", sorted(METRICS))
