@@ -46,7 +46,7 @@ th:last-child, td:last-child { padding-right: 0; }
 th.number, td.number { text-align: right; font-variant-numeric: tabular-nums; }
 td.number { white-space: nowrap; }
 td.name { font-family: ui-monospace, Menlo, Consolas, monospace; font-size: .85rem; white-space: nowrap; }
-td.text { overflow-wrap: anywhere; }
+td.text { overflow-wrap: break-word; }
 .no { color: var(--bad); font-weight: 600; }
 details { margin-top: 2.5rem; border-top: 1px solid var(--line); padding-top: 1rem; }
 summary { cursor: pointer; font-weight: 600; font-size: 1.1rem; }
@@ -98,7 +98,7 @@ def write_page(report: Report, path: Path, descriptions: Mapping[str, str] | Non
     StoreError
         The file cannot be written.
     """
-    write_bytes(path, page(report, descriptions).encode("utf-8"))
+    write_bytes(path, page(report, descriptions).encode("utf-8", errors="backslashreplace"))
 
 
 def number(value: float) -> str:
