@@ -81,8 +81,8 @@ class Params(FlowParams):
     )
     bound_mode: Literal["abs", "rel", "l2"] = Field(
         default="rel",
-        description="abs: every value within bound, in the field's unit; rel: within bound times the range of its whole "
-        "frame; l2: root mean square error of each frame within bound times its root mean square",
+        description="abs: every value within bound, in the field's unit; rel: within bound times the range of its "
+        "whole frame; l2: root mean square error of each frame within bound times its root mean square",
     )
     field_bounds: tuple[str, ...] = Field(
         default=(), description="exceptions from bound for single variables, each as NAME=MODE:VALUE"
