@@ -45,8 +45,8 @@ class Params(FlowParams):
 
     run: str = Field(
         default="last",
-        description="what to restore: key of a compress run or the beginning of it, its folder, the path of a store, last "
-        "(the latest compress run below out), or smoke (a small one made on the spot)",
+        description="what to restore: key of a compress run or the beginning of it, its folder, the path of a store, "
+        "last (the latest compress run below out), or smoke (a small one made on the spot)",
     )
     to: Path | None = Field(
         default=None,

@@ -16,13 +16,11 @@ import numpy as np
 
 from headrace.storage.errors import ParameterError, RunExistsError, ShapeError, SourceError, StoreError
 from headrace.storage.files import PARTIAL, TEMPORARY, read_json, remove, store_error, sync_folder, write_bytes
-from headrace.storage.layout import METADATA, holds_text, open_text, set_shape, write_metadata, write_template
+from headrace.storage.layout import METADATA, holds_text, open_text, write_metadata, write_template
 
 if TYPE_CHECKING:
     import xarray as xr
     import zarr
-
-_KEPT = ("chunks", "shards", "compressors", "filters", "serializer", "dtype", "_FillValue", "fill_value")
 
 
 def create_store(
@@ -32,7 +30,8 @@ def create_store(
 
     Variables named in ``encodings`` are created empty, with shape, dtype, dimension names and attributes of the
     template; their values are never read. Everything else (coordinates, bounds, grid mappings) is written with its
-    values. What shares the first dimension of an empty variable is laid out so that `grow_time` can extend it.
+    values. The metadata are consolidated from the start. What shares the first dimension of an empty variable is laid
+    out so that `grow_time` can extend it.
 
     Parameters
     ----------
@@ -60,6 +59,7 @@ def create_store(
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{TEMPORARY}")
     try:
         store = write_template(temporary, template, encodings, attrs)
+        consolidate(store)
         sync_tree(store)
         store.rename(path)
         sync_folder(path.parent)
@@ -81,8 +81,9 @@ def sync_tree(path: Path) -> None:
 def grow_time(path: Path, lengths: Mapping[str, int], coords: Mapping[str, np.ndarray]) -> None:
     """Extend arrays along their first dimension, and write the coordinates that go with it.
 
-    New values are on the disk before the new lengths, and nothing ever shrinks: an array that is already longer (an
-    interrupted run got further) is left alone. The bytes do not depend on the number of calls.
+    New values are on the disk before the new lengths, and all lengths change at once for readers of the consolidated
+    metadata. Nothing ever shrinks: an array that is already longer (an interrupted run got further) is left alone. The
+    bytes do not depend on the number of calls.
 
     Parameters
     ----------
@@ -97,7 +98,7 @@ def grow_time(path: Path, lengths: Mapping[str, int], coords: Mapping[str, np.nd
     StoreError -- the place cannot be written or is full
     """
     path = Path(path)
-    stored = {name: _metadata(path, name) for name in {*lengths, *coords}}
+    stored = {name: _metadata(path, name) for name in sorted({*lengths, *coords})}
     shapes = {name: (int(length), *stored[name]["shape"][1:]) for name, length in lengths.items()}
     for name, values in coords.items():
         shapes[name] = np.shape(values)
@@ -107,22 +108,19 @@ def grow_time(path: Path, lengths: Mapping[str, int], coords: Mapping[str, np.nd
                 "only the first dimension can grow"
             )
     fitting = {name: values for name, values in coords.items() if len(values) >= stored[name]["shape"][0]}
-    _drop_consolidated(path)
     _write_coordinates(path, fitting, stored)
-    for name in sorted(shapes):
-        if shapes[name][0] > stored[name]["shape"][0]:
-            set_shape(path / name, shapes[name])
+    for name, document in stored.items():
+        if shapes[name][0] > document["shape"][0]:
+            document["shape"] = list(shapes[name])
+            write_metadata(path / name, document)
+    _update_consolidated(path, stored)
 
 
 def _metadata(path: Path, name: str) -> dict[str, Any]:
     if not (path / name / METADATA).is_file():
         raise SourceError(f"no array {name!r} in {path}; expected one made by create_store; check the name")
     document = read_json(path / name / METADATA)
-    if (
-        not isinstance(document, dict)
-        or document.get("node_type") != "array"
-        or not isinstance(document.get("shape"), list)
-    ):
+    if not (isinstance(document, dict) and document.get("node_type") == "array" and "shape" in document):
         raise StoreError(
             f"{path / name / METADATA} describes no array; expected Zarr v3 metadata; restore it from a copy"
         )
@@ -132,21 +130,26 @@ def _metadata(path: Path, name: str) -> dict[str, Any]:
 def _write_coordinates(path: Path, coords: Mapping[str, np.ndarray], stored: Mapping[str, dict[str, Any]]) -> None:
     """Encode the chunks that changed in memory, exactly as xarray encodes whole arrays, and copy them in."""
     import xarray as xr
+    import zarr
     from zarr.storage import MemoryStore
 
     changed, first = {}, {}
-    with xr.open_zarr(path, consolidated=False, chunks=None, decode_times=False) as old:
-        for name, given in coords.items():
-            chunk = stored[name]["chunk_grid"]["configuration"]["chunk_shape"][0]
-            first[name] = stored[name]["shape"][0] // chunk  # whole chunks never change
-            encoding = {key: old[name].encoding[key] for key in _KEPT if key in old[name].encoding}
-            values = np.asarray(given)
-            if holds_text(values):
-                values = open_text(values)
-            elif values.dtype.kind in "mMO":
-                encoding.update({key: old[name].attrs[key] for key in ("units", "calendar") if key in old[name].attrs})
-            dims = (f"{name}_rows", *(f"{name}_{axis}" for axis in range(1, values.ndim)))
-            changed[name] = xr.Variable(dims, values[first[name] * chunk :], encoding={"_FillValue": None, **encoding})
+    for name, given in coords.items():
+        values = np.asarray(given)
+        array = zarr.open_array(path / name, mode="r")
+        first[name] = stored[name]["shape"][0] // array.chunks[0]  # whole chunks never change
+        encoding = {
+            key: getattr(array, key) for key in ("chunks", "compressors", "filters", "serializer", "fill_value")
+        }
+        if holds_text(values):
+            values = open_text(values)
+        else:
+            encoding["dtype"] = array.dtype
+        if values.dtype.kind in "mMO":
+            encoding.update({key: array.attrs[key] for key in ("units", "calendar") if key in array.attrs})
+        dims = (f"{name}_rows", *(f"{name}_{axis}" for axis in range(1, values.ndim)))
+        rows = values[first[name] * array.chunks[0] :]
+        changed[name] = xr.Variable(dims, rows, encoding={"_FillValue": None, **encoding})
     memory: dict[str, Any] = {}
     xr.Dataset(changed).to_zarr(MemoryStore(memory), mode="w-", zarr_format=3, consolidated=False)
     for key, payload in sorted(memory.items()):
@@ -156,10 +159,14 @@ def _write_coordinates(path: Path, coords: Mapping[str, np.ndarray], stored: Map
             write_chunk(path, name, (row + first[name], *others), payload.to_bytes())
 
 
-def _drop_consolidated(path: Path) -> None:
-    document = read_json(path / METADATA)
-    if document.pop("consolidated_metadata", None) is not None:
-        write_metadata(path, document)
+def _update_consolidated(path: Path, documents: Mapping[str, dict[str, Any]]) -> None:
+    root = read_json(path / METADATA)
+    gathered = (root.get("consolidated_metadata") or {}).get("metadata")
+    if gathered is None:
+        consolidate(path)
+    elif any(gathered.get(name) != document for name, document in documents.items()):
+        gathered.update(documents)
+        write_metadata(path, root)
 
 
 def consolidate(path: Path) -> None:
@@ -169,10 +176,10 @@ def consolidate(path: Path) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Consolidated metadata is currently not part")
         zarr.consolidate_metadata(str(path), zarr_format=3)
-    document = read_json(Path(path) / METADATA)
-    gathered = document["consolidated_metadata"]["metadata"]
-    document["consolidated_metadata"]["metadata"] = dict(sorted(gathered.items()))  # not in the order of the folder
-    write_metadata(Path(path), document)
+    root = read_json(Path(path) / METADATA)
+    gathered = root["consolidated_metadata"]["metadata"]
+    root["consolidated_metadata"]["metadata"] = dict(sorted(gathered.items()))  # not in the order of the folder
+    write_metadata(Path(path), root)
 
 
 def write_region(array: "zarr.Array[Any]", region: tuple[slice, ...], data: np.ndarray) -> None:

@@ -26,6 +26,7 @@ PARTIAL = ".partial"  # what zarr's own local store calls its temporary files
 
 _ADVICE = {
     errno.ENOSPC: "free some space there or choose another folder, then repeat the command",
+    errno.EFBIG: "raise the limit on file sizes (ulimit -f) or choose another file system, then repeat the command",
     errno.EDQUOT: "free some of your quota or choose another folder, then repeat the command",
     errno.EACCES: "choose a folder you may write to, or change its permissions",
     errno.EPERM: "choose a folder you may write to, or change its permissions",

@@ -42,7 +42,7 @@ def run_info(path: Path) -> RunInfo:
         record = read_json(path / RECORD)
     except StoreError:
         record = None
-    if not isinstance(record, dict) or "status" not in record:
+    if not isinstance(record, dict) or not {"format", "status"} <= record.keys():
         return RunInfo(path.parent.name, path.name, path, "damaged", "", None, _size(path))
     return RunInfo(
         flow=str(record.get("flow", path.parent.name)),

@@ -204,7 +204,8 @@ def _open_zarr_store(store: Any, path: Path, group: str, base: str = "") -> tupl
         groups = _zarr_groups(node)
         arrays = dict(node.arrays())
         if all(_dimension_names(array) is not None for array in arrays.values()):
-            raw = xr.open_zarr(store, group=group or None, consolidated=False, chunks=None, decode_cf=False)
+            gathered = node.metadata.consolidated_metadata is not None
+            raw = xr.open_zarr(store, group=group or None, consolidated=gathered, chunks=None, decode_cf=False)
             return raw, groups
         attrs = dict(node.attrs)
     else:
