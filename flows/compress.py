@@ -109,8 +109,8 @@ class Params(FlowParams):
     )
     metrics: tuple[str, ...] | None = Field(
         default=None,
-        description="metrics watched by the gate and stored for every frame offered (enstrophy, max_abs, mean, rms); "
-        "default: enstrophy for Kolmogorov flow, max_abs for KdV, mean and rms for files",
+        description="metrics watched by the gate and stored for every frame offered (enstrophy, max_abs, mean, rms, roughness); "
+        "default: enstrophy for Kolmogorov flow, roughness for KdV, mean and rms for files",
     )
     gate_tolerance: float = Field(
         default=1e-3,

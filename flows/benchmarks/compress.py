@@ -7,13 +7,13 @@ name contains the text.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from headrace.flows.benchmarks import _codecs, _guarantee, _process
+from headrace.flows.benchmarks import _guarantee, _process, _ratios
 
 Section = Callable[[str], Iterator[dict[str, Any]]]
 
 SECTIONS: Mapping[str, Section] = {
-    "codec table": _codecs.codec_table,
-    "default stream": _codecs.stream_against_single,
+    "codec table": _ratios.codec_table,
+    "default stream": _ratios.stream_against_single,
     "violations": _guarantee.violations,
     "damaged chunks": _guarantee.mutants,
     "store from": _process.identical,

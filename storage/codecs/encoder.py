@@ -202,7 +202,7 @@ class GroupEncoder:
             codec=coded.codec,
             first=first,
             count=len(numbers),
-            limit=0.0 if exact_limit else float(self.limits[rows].min()),
+            limit=0.0 if exact_limit else float(self.limits[rows].max()),
             max_error=float(errors.max(initial=0.0)),
             rel_l2=relative_l2(errors, np.where(self.valid[rows], self.filled[rows], 0)),
             payload=coded.payload,

@@ -44,7 +44,8 @@ class Record:
 
     ``kind`` is I (coded alone), P (coded as a difference to the decoded frame before) or L (lossless).
     ``limit`` is the guaranteed absolute error [unit of the field], pointwise or, when ``rms`` is set, root
-    mean square; ``max_error`` the largest error measured and ``rel_l2`` the relative L2 error of the run.
+    mean square, the largest of the frames' limits; ``max_error`` is the largest error measured and ``rel_l2`` the
+    relative L2 error of the run.
     """
 
     kind: str

@@ -73,6 +73,7 @@ def encode_unit(job: EncodeJob) -> dict[str, Any]:
         "frames": len(frames),
         "raw_bytes": frames.nbytes,
         "nbytes": len(group.payload),
+        "limits": job.limits,
         "digest": hashlib.sha256(group.payload).hexdigest(),
         "seconds": time.process_time() - begin,
         "worker": f"{socket.gethostname()}:{os.getpid()}",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 #: Metrics watched by default: what is conserved, decays or bursts in the built-in flows, else plain statistics.
-DEFAULT_METRICS = {"kolmogorov-forced": ("enstrophy",), "kolmogorov-decaying": ("enstrophy",), "kdv": ("max_abs",)}
+DEFAULT_METRICS = {"kolmogorov-forced": ("enstrophy",), "kolmogorov-decaying": ("enstrophy",), "kdv": ("roughness",)}
 FILE_METRICS = ("mean", "rms")
 #: Frames of a built-in simulation, which has no end of its own.
 DEFAULT_FRAMES = 600
