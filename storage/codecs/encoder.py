@@ -1,5 +1,6 @@
 """The encoder of one group: tries ways to code it, verifies each value by value, keeps the smallest."""
 
+import math
 import zlib
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -285,8 +286,8 @@ def pearson(a: NDArray[Any], b: NDArray[Any]) -> float:
     y = b.astype(np.float64).reshape(-1) / scale
     x -= x.mean()
     y -= y.mean()
-    norm = float(np.sqrt(x @ x) * np.sqrt(y @ y))
-    return float(x @ y) / norm if norm > 0 else 0.0
+    norm = math.sqrt(_sum_of_squares(x)) * math.sqrt(_sum_of_squares(y))
+    return float(np.multiply(x, y).sum()) / norm if norm > 0 else 0.0
 
 
 def add_prediction(base: NDArray[Any] | None, decoded: NDArray[Any]) -> NDArray[Any]:
@@ -314,6 +315,10 @@ def relative_l2(errors: NDArray[np.float64], values: NDArray[Any]) -> float:
     """||errors|| / ||values||, safe for huge values; 0 where both vanish."""
     wide = np.abs(values).astype(np.float64)
     scale = float(wide.max(initial=0.0)) or 1.0
-    norm = float(np.linalg.norm((wide / scale).reshape(-1)))
-    error = float(np.linalg.norm((errors / scale).reshape(-1)))
-    return error / norm if norm > 0 else 0.0
+    norm = _sum_of_squares(wide / scale)
+    return math.sqrt(_sum_of_squares(errors / scale) / norm) if norm > 0 else 0.0
+
+
+def _sum_of_squares(values: NDArray[np.float64]) -> float:
+    """Sum without BLAS: its threads cost more than they bring on arrays of this size, and their order varies."""
+    return float(np.square(values).sum())

@@ -99,7 +99,13 @@ def attempt(name: str, block: NDArray[Any], tolerance: float) -> Coded | None:
 
 
 def meet(
-    name: str, block: NDArray[Any], goal: Goal, *, first: float | None = None, trials: int = 8, within: float = 0.006
+    name: str,
+    block: NDArray[Any],
+    goal: Goal,
+    *,
+    first: float | None = None,
+    trials: int = 8,
+    within: float | None = None,
 ) -> Coded | None:
     """Return the block in the coarsest setting of a codec that meets the goal.
 
@@ -113,7 +119,8 @@ def meet(
     goal : error limits
     first : tolerance to try first, for instance the one found for a similar block
     trials : most encodings made
-    within : relative distance below the limit that ends the search
+    within : relative distance below the limit that ends the search; None for 0.006, or 0.03 where the largest error
+        is limited, which jumps from one tolerance to the next
 
     Returns
     -------
@@ -122,6 +129,8 @@ def meet(
     """
     if goal.measure == "max" and name in POINTWISE:
         return attempt(name, block, goal.smallest)
+    if within is None:
+        within = 0.03 if goal.measure == "max" else 0.006
     wide = block.astype(np.float64)
     tolerance = first if first is not None else goal.smallest * _FIRST[goal.measure].get(name, 1.0)
     best: Coded | None = None

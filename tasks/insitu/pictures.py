@@ -98,7 +98,8 @@ def _map_fields(
 ) -> bytes:
     from matplotlib import colormaps
 
-    error = after - before
+    with np.errstate(invalid="ignore"):  # infinities come back as themselves
+        error = after - before
     largest = pair.limit or float(np.nanmax(np.abs(error), initial=0.0)) or 1.0
     colours, low, high = _scale(before)
     clipped = bool(np.nanmin(before, initial=low) < low or np.nanmax(before, initial=high) > high)
