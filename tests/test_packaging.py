@@ -1,6 +1,7 @@
 """The wheel holds what the tree holds, says what the project says, and runs from anywhere."""
 
 import email
+import json
 import os
 import shutil
 import subprocess
@@ -137,5 +138,6 @@ def test_every_flow_runs_from_an_installed_wheel(flow, installed, tmp_path):
     command = ["-m", "headrace.flows", "run", command_name(flow), "--smoke", "--json"]
     done = run_installed(installed, tmp_path, *command)
     assert done.returncode == 0, done.stdout + done.stderr
-    [report] = (tmp_path / "runs").glob("*/*/report.json")
-    assert report.stat().st_size > 0
+    reports = {path.parts[-3].replace("-", "_") for path in (tmp_path / "runs").glob("*/*/report.json")}
+    assert flow in reports
+    assert json.loads(done.stdout)["flow"] == command_name(flow)
