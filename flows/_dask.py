@@ -11,7 +11,7 @@ import socket
 import tempfile
 import uuid
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.resources import files
@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 CONNECT_SECONDS = 5.0
 WORKER_SECONDS = 60.0
+LARGEST_GREETING = 1 << 20
 
 SETTINGS = {
     "distributed.admin.large-graph-warning-threshold": "1GB",  # frames travel as arguments, and are meant to
@@ -116,14 +117,17 @@ def external_cluster(address: str) -> Iterator[Submit]:
 
 
 def check_reachable(address: str) -> None:
-    """Raise when nothing listens at the address: a plain connection says so sooner than Dask does.
+    """Raise unless something that speaks like a Dask scheduler listens at the address.
+
+    Dask's own client waits for ever for a listener that says nothing. A scheduler greets first: eight bytes that hold
+    the small size of its greeting.
 
     Raises
     ------
     ParameterError
         The address is malformed.
     ServiceError
-        Nothing listens.
+        Nothing listens, or something else does.
     """
     try:
         parts = urlsplit(address)
@@ -136,7 +140,15 @@ def check_reachable(address: str) -> None:
             "`dask scheduler` prints when it starts."
         )
     try:
-        socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
+        with socket.create_connection((host, port), timeout=CONNECT_SECONDS) as connection:
+            if parts.scheme == "tcp":
+                greeting = connection.recv(8, socket.MSG_WAITALL)
+                if len(greeting) < 8 or int.from_bytes(greeting, "little") > LARGEST_GREETING:
+                    raise unreachable(address, "something else listens there")
+    except TimeoutError as error:
+        raise unreachable(address, f"silence for {CONNECT_SECONDS:.0f} s") from error
+    except ServiceError:
+        raise
     except OSError as error:
         raise unreachable(address, str(error)) from error
 
@@ -175,8 +187,18 @@ def check_workers(client: distributed.Client, address: str) -> None:
             f"The Dask scheduler at {address} has no workers after {WORKER_SECONDS:.0f} s; expected at least one. "
             f"Start one: dask worker {address}"
         ) from error
-    ours = version("headrace")
-    found = client.run(version, "headrace", on_error="return")
+    check_headrace(client.run(version, "headrace", on_error="return"), version("headrace"), address)
+    check_versions(client.get_versions(), address)
+
+
+def check_headrace(found: Mapping[str, object], ours: str, address: str) -> None:
+    """Raise when a worker has another version of headrace, or none (what it raised stands for the version).
+
+    Raises
+    ------
+    ServiceError
+        Names a worker and what it has.
+    """
     wrong = {worker: str(text) for worker, text in found.items() if text != ours}
     if wrong:
         worker, text = next(iter(wrong.items()))
@@ -185,7 +207,6 @@ def check_workers(client: distributed.Client, address: str) -> None:
             f"{len(wrong)} of {len(found)} workers of the scheduler at {address} cannot run the units: {worker} has "
             f"{text}; expected headrace {ours}. Install it in the environment of the scheduler and the workers."
         )
-    check_versions(client.get_versions(), address)
 
 
 def check_versions(versions: Any, address: str) -> None:
