@@ -5,6 +5,8 @@ block of one variable is one unit of work, encoded anywhere, and one chunk of th
 more than a few groups are in memory or on the way.
 """
 
+import os
+import socket
 import time
 from pathlib import Path
 from typing import Literal, Self
@@ -31,6 +33,7 @@ from headrace.storage.codecs.bounds import Bound
 from headrace.storage.codecs.plain import LOSSY
 from headrace.storage.errors import HeadraceError, ParameterError
 from headrace.storage.files import remove
+from headrace.storage.provenance import peak_memory
 from headrace.storage.runs import Run
 from headrace.tasks.insitu.sources import DEFAULT_METRICS, FILE_METRICS, FileSource, SimulationSource, open_source
 from headrace.tasks.insitu.stream import (
@@ -129,7 +132,7 @@ class Params(FlowParams):
     @classmethod
     def smoke(cls) -> Self:
         """Return parameters of a run of a second: coarse turbulence, one group."""
-        return cls(grid=48, frames=40, interval=0.05, gate_tolerance=0.02)
+        return cls(grid=48, frames=32, interval=0.05)
 
     @field_validator("field_bounds")
     @classmethod
@@ -227,14 +230,12 @@ def run(params: Params, submit: Submit = inline, notify: Notify = ignore) -> Rep
         try:
             stream = _stream(params, source, watches, out)
             begin = time.perf_counter()
-            encode_seconds = _work(stream, out, submit, notify)
+            _work(stream, out, submit, notify)
         except HeadraceError as error:
             if error.exit_status == HeadraceError.exit_status and not out.resumed and not out.markers():
                 out.discard()  # the input was wrong from the start: leave nothing behind
             raise
-        out.update(
-            seconds_solver=source.seconds, seconds_encode=encode_seconds, seconds_work=time.perf_counter() - begin
-        )
+        out.update(seconds_solver=source.seconds, seconds_work=time.perf_counter() - begin, **_totals(out))
         notify(Progress(source.frames, source.frames, "frames", "writing the report"))
         report = _report(params, source, out)
         save_report(out, report, METRIC_NAMES)
@@ -243,8 +244,8 @@ def run(params: Params, submit: Submit = inline, notify: Notify = ignore) -> Rep
         return report
 
 
-def _work(stream: Stream, out: Run, submit: Submit, notify: Notify) -> float:
-    """Drive the stream, keep at most ``IN_FLIGHT`` groups under way, publish in order; return CPU s of encoding."""
+def _work(stream: Stream, out: Run, submit: Submit, notify: Notify) -> None:
+    """Drive the stream, keep at most ``IN_FLIGHT`` groups under way, publish in order."""
     flight = Flight(stream, out)
     total = stream.source.frames
     stream.seen = lambda offered, kept: notify(Progress(offered, total, "frames", f"{kept} kept"))
@@ -259,7 +260,15 @@ def _work(stream: Stream, out: Run, submit: Submit, notify: Notify) -> float:
     complete(out.data, stream)
     out.drop_checkpoints(keep=())
     remove(out.path / "spool")
-    return sum(float(marker["seconds"]) for marker in out.markers().values())
+
+
+def _totals(out: Run) -> dict[str, float]:
+    """Sum up CPU seconds of encoding, and the peak memory of this process and of every worker."""
+    markers = out.markers().values()
+    peaks = {f"{socket.gethostname()}:{os.getpid()}": peak_memory()}
+    for marker in markers:
+        peaks[marker["worker"]] = max(marker["peak_memory"], peaks.get(marker["worker"], 0))
+    return {"seconds_encode": sum(m["seconds"] for m in markers), "peak_memory_bytes": sum(peaks.values())}
 
 
 def _report(params: Params, source: SimulationSource | FileSource, out: Run) -> Report:

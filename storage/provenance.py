@@ -1,5 +1,6 @@
 """Where a result came from: versions, commit, host, and fingerprints of the inputs."""
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -70,11 +71,16 @@ def commit() -> dict[str, Any]:
 
 
 def peak_memory() -> int:
-    """Largest resident memory of this process and of its ended children so far [bytes]."""
-    scale = 1 if sys.platform == "darwin" else 1024
+    """Largest resident memory of this process so far [bytes].
+
+    On Linux from ``/proc``: what ``getrusage`` says there includes the memory of the process that started this one.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    return int((own + children) * scale)
+    return int(own if sys.platform == "darwin" else own * 1024)
 
 
 def collect() -> dict[str, Any]:

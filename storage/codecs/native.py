@@ -13,6 +13,7 @@ doi:10.1109/TBDATA.2022.3201176; SPERR, Li, Lindstrom & Clyne 2023, doi:10.1109/
 
 import itertools
 import struct
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -31,8 +32,9 @@ MAX_BYTES = 2**31 - 1
 #: Largest ratio between the largest value and the tolerance: the codecs keep bit planes in 64-bit integers.
 DYNAMIC_RANGE = 2.0**46
 
-#: Power of two of the scale, and the scaled tolerance (which the ZFP filter needs again to decode).
-_HEADER = struct.Struct("<hd")
+#: Power of two of the scale, the scaled tolerance (which the ZFP filter needs again to decode), and a checksum that
+#: ties the stream to the shape and type it was made for: the decoders trust both blindly.
+_HEADER = struct.Struct("<hdI")
 
 _names = itertools.count()
 
@@ -96,7 +98,7 @@ def encode(name: str, block: NDArray[Any], tolerance: float) -> bytes:
             raise StoreError(
                 f"codec {name} failed on shape {block.shape}, dtype {block.dtype}, tolerance {tolerance}: {err}"
             ) from err
-    return _HEADER.pack(exponent, tolerance) + payload
+    return _HEADER.pack(exponent, tolerance, _checksum(payload, values.shape, values.dtype)) + payload
 
 
 def decode(name: str, payload: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -119,18 +121,26 @@ def decode(name: str, payload: bytes, shape: tuple[int, ...], dtype: np.dtype[An
     axes = squeezed(shape)
     if len(payload) < _HEADER.size:
         raise StoreError(f"codec {name}: {len(payload)} bytes are shorter than the header of {_HEADER.size}")
-    exponent, tolerance = _HEADER.unpack_from(payload)
+    exponent, tolerance, checksum = _HEADER.unpack_from(payload)
+    stream = payload[_HEADER.size :]
+    if _checksum(stream, axes, dtype) != checksum:
+        raise StoreError(f"codec {name}: a stream of {len(stream)} bytes was not made for shape {shape}, dtype {dtype}")
     with _memory_file() as file:
         try:
             options = _filter(name, len(axes), tolerance)
             data = file.create_dataset("x", shape=axes, dtype=dtype, chunks=axes, **options)
-            data.id.write_direct_chunk((0,) * len(axes), payload[_HEADER.size :])
+            data.id.write_direct_chunk((0,) * len(axes), stream)
             with np.errstate(over="ignore"):
                 return np.ldexp(np.asarray(data[...]), exponent).reshape(shape)
         except (OSError, RuntimeError, ValueError) as err:
             raise StoreError(
                 f"codec {name} refused {len(payload)} bytes for shape {shape}, dtype {dtype}: {err}"
             ) from err
+
+
+def _checksum(stream: bytes, axes: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    identity = struct.pack(f"<{len(axes)}Q", *axes) + dtype.newbyteorder("<").str.encode()
+    return zlib.crc32(stream, zlib.crc32(identity))
 
 
 def _filter(name: str, ndim: int, tolerance: float) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ import numpy as np
 from headrace.storage.arrays import write_chunk
 from headrace.storage.codecs.groups import EncodedGroup, encode_group
 from headrace.storage.errors import StoreError
+from headrace.storage.provenance import peak_memory
 from headrace.storage.runs import mark_done
 
 
@@ -76,6 +77,7 @@ def encode_unit(job: EncodeJob) -> dict[str, Any]:
         "limits": job.limits,
         "digest": hashlib.sha256(group.payload).hexdigest(),
         "seconds": time.process_time() - begin,
+        "peak_memory": peak_memory(),
         "worker": f"{socket.gethostname()}:{os.getpid()}",
         "records": describe_records(group),
     }
