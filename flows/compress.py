@@ -34,7 +34,7 @@ from headrace.storage.codecs.plain import LOSSY
 from headrace.storage.errors import HeadraceError, ParameterError
 from headrace.storage.files import remove
 from headrace.storage.provenance import peak_memory
-from headrace.storage.runs import Run
+from headrace.storage.runs import Run, run_identity, run_key
 from headrace.tasks.insitu.sources import DEFAULT_METRICS, FILE_METRICS, FileSource, SimulationSource, open_source
 from headrace.tasks.insitu.stream import (
     Layout,
@@ -112,8 +112,8 @@ class Params(FlowParams):
     )
     metrics: tuple[str, ...] | None = Field(
         default=None,
-        description="metrics watched by the gate and stored for every frame offered (enstrophy, max_abs, mean, rms, roughness); "
-        "default: enstrophy for Kolmogorov flow, roughness for KdV, mean and rms for files",
+        description="metrics watched by the gate and stored for every frame offered (enstrophy, max_abs, mean, rms, "
+        "roughness); default: enstrophy for Kolmogorov flow, roughness for KdV, mean and rms for files",
     )
     gate_tolerance: float = Field(
         default=1e-3,
@@ -197,6 +197,15 @@ def plan(params: Params) -> Plan:
             "chunk": f"{group_size} frames x {first.block}",
         },
         template=str(source.template),
+        key=run_key(
+            run_identity(
+                "compress",
+                _recorded(params, source),
+                inputs=source.inputs,
+                version=VERSION,
+                volatile=params.VOLATILE,
+            )
+        ),
     )
 
 
@@ -211,13 +220,10 @@ def run(params: Params, submit: Submit = inline, notify: Notify = ignore) -> Rep
     source = _open(params)
     watches = _watches(params, source)
     _layouts(params, source, "")  # bad bounds are found before anything is written
-    fields = params.model_dump(mode="json")
-    if isinstance(source, FileSource):
-        fields["source"] = source.name
     with Run.open(
         params.out,
         "compress",
-        fields,
+        _recorded(params, source),
         inputs=source.inputs,
         version=VERSION,
         volatile=params.VOLATILE,
@@ -295,6 +301,11 @@ def _open(params: Params) -> SimulationSource | FileSource:
         time_dim=params.time_dim,
         group=params.group,
     )
+
+
+def _recorded(params: Params, source: SimulationSource | FileSource) -> dict[str, object]:
+    """Parameters as the run records them: a path in full, whatever the working directory was."""
+    return {**params.model_dump(mode="json"), "source": source.name}
 
 
 def _stream(params: Params, source: SimulationSource | FileSource, watches: tuple[Watch, ...], out: Run) -> Stream:

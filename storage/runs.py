@@ -47,7 +47,18 @@ from headrace.storage.files import (
 from headrace.storage.listing import RECORD, RunInfo, find_run, list_runs
 from headrace.storage.locks import Lock, identity
 
-__all__ = ["FORMAT", "Run", "RunInfo", "find_run", "list_runs", "mark_done", "read_json", "run_key", "write_json"]
+__all__ = [
+    "FORMAT",
+    "Run",
+    "RunInfo",
+    "find_run",
+    "list_runs",
+    "mark_done",
+    "read_json",
+    "run_identity",
+    "run_key",
+    "write_json",
+]
 
 FORMAT = 1
 _LOCK = "lock"
@@ -58,6 +69,19 @@ def run_key(identity_fields: Mapping[str, Any]) -> str:
     """Short hash (12 hex digits) of what decides a result: flow, params, inputs, version."""
     text = json.dumps(plain(dict(identity_fields)), sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode("utf-8", errors="surrogateescape")).hexdigest()[:12]
+
+
+def run_identity(
+    flow: str,
+    params: Mapping[str, object],
+    *,
+    inputs: Mapping[str, str],
+    version: int,
+    volatile: frozenset[str] = frozenset(),
+) -> dict[str, Any]:
+    """Return what decides a result, of the arguments of `Run.open`; `run_key` of it names the run folder."""
+    decisive = plain({name: value for name, value in params.items() if name not in volatile})
+    return {"flow": flow, "params": decisive, "inputs": plain(dict(inputs)), "version": version}
 
 
 def now() -> str:
@@ -147,8 +171,7 @@ class Run:
         IncompatibleRunError -- the folder belongs to something else; the message names the differing fields
         StoreError -- ``out`` cannot be written or is full, or ``run.json`` is damaged; nothing new is left behind
         """
-        decisive = plain({name: value for name, value in params.items() if name not in volatile})
-        fields = {"flow": flow, "params": decisive, "inputs": plain(dict(inputs)), "version": version}
+        fields = run_identity(flow, params, inputs=inputs, version=version, volatile=volatile)
         path = Path(out).absolute() / flow / run_key(fields)
         made = _make_folders(path)
         lock = Lock(path / _LOCK)

@@ -301,10 +301,13 @@ def test_full_disk_leaves_a_run_that_resumes(tmp_path: Path) -> None:
 
 
 def test_plan_reads_metadata_only_and_writes_nothing(tmp_path: Path) -> None:
-    found = plan(Params(grid=64, frames=100, group_size=10, out=tmp_path / "out"))
+
+    params = Params(grid=64, frames=100, group_size=10, out=tmp_path / "out")
+    found = plan(params)
     assert (found.units, found.bytes_in) == (10, 100 * 64 * 64 * 4)
     assert found.peak_memory > found.bytes_in / 10
     assert not (tmp_path / "out").exists()
+    assert run(params).path.name == found.key
 
 
 def test_units_run_in_a_bare_worker(tmp_path: Path) -> None:
