@@ -101,8 +101,11 @@ def report(
     width = max(map(len, metrics), default=0)
     lines = [str(content.get("title", found.key)), ""]
     lines += [f"  {name:<{width}}  {cell(value)}" for name, value in metrics.items()]
-    emit(content, "\n".join([*lines, "", f"report  {page}"]), as_json)
+    lines += ["", f"report  {page}"] if page.is_file() else []
+    emit(content, "\n".join(lines), as_json)
     if show_page:
+        if not page.is_file():
+            raise SourceError(f"Run {found.key} has no page {page}; expected one. Its flow writes report.json only.")
         import webbrowser
 
         webbrowser.open(page.absolute().as_uri())
