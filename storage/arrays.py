@@ -38,7 +38,7 @@ def create_store(
     path : where the store goes; must not exist
     template : Dataset; lazily shaped variables are fine
     encodings : per variable to be created empty: ``chunks``, ``shards``, ``serializer``, ``filters``, ``compressors``,
-        ``fill_value`` (default NaN for floating-point numbers) as `zarr.create_array` takes them; may be ``{}``
+        ``fill_value`` as `zarr.create_array` takes them; may be ``{}``: chunks of whole frames, NaN to fill with
     attrs : attributes of the group, added to the template's
 
     Raises
@@ -94,7 +94,8 @@ def grow_time(path: Path, lengths: Mapping[str, int], coords: Mapping[str, np.nd
     Raises
     ------
     SourceError -- the store lacks an array
-    ShapeError -- a coordinate differs from the stored one in another dimension than the first
+    ShapeError -- a coordinate differs from the stored one in another dimension than the first, or something else along
+        the same dimension would keep another length
     StoreError -- the place cannot be written or is full
     """
     path = Path(path)
@@ -108,12 +109,28 @@ def grow_time(path: Path, lengths: Mapping[str, int], coords: Mapping[str, np.nd
                 "only the first dimension can grow"
             )
     fitting = {name: values for name, values in coords.items() if len(values) >= stored[name]["shape"][0]}
+    grown = {name: {**document, "shape": list(shapes[name])} for name, document in stored.items()}
+    grown = {name: document for name, document in grown.items() if document["shape"][0] > stored[name]["shape"][0]}
+    _check_lengths(path, stored | grown)
     _write_coordinates(path, fitting, stored)
-    for name, document in stored.items():
-        if shapes[name][0] > document["shape"][0]:
-            document["shape"] = list(shapes[name])
-            write_metadata(path / name, document)
-    _update_consolidated(path, stored)
+    for name, document in grown.items():
+        write_metadata(path / name, document)
+    _update_consolidated(path, stored | grown)
+
+
+def _check_lengths(path: Path, after: Mapping[str, dict[str, Any]]) -> None:
+    """Refuse to leave arrays along one dimension with different lengths: such a store opens nowhere."""
+    root = read_json(path / METADATA)
+    lengths: dict[str, tuple[str, int]] = {}
+    for name, document in {**((root.get("consolidated_metadata") or {}).get("metadata") or {}), **after}.items():
+        dims = document.get("dimension_names") or []
+        for dim, size in zip(dims, document.get("shape", []), strict=False):
+            other, length = lengths.setdefault(dim, (name, size))
+            if length != size:
+                raise ShapeError(
+                    f"{name!r} would have {size} values along {dim!r} and {other!r} {length}; expected one length; "
+                    "grow everything along a dimension in one call"
+                )
 
 
 def _metadata(path: Path, name: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 METADATA = "zarr.json"
 CHUNK_VALUES = 65536  # values per chunk of coordinates that grow; fixed, so that growing gives the same bytes
+DEFAULT_CHUNK_BYTES = 1 << 22
 _TIME_UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 
 
@@ -26,18 +27,15 @@ def write_template(
     growing = {variable.dims[0] for variable in empty.values() if variable.dims}
     both = _with_empty_dates(with_open_text(template))
     both.attrs = {**template.attrs, **attrs}
-    # cut to length 0, xarray writes the metadata of the empty variables without reading a value of them
-    cut = both.isel({dim: slice(0, 0) for variable in empty.values() for dim in variable.dims})
-    for name in empty:
-        cut[name] = cut[name].astype(cut[name].dtype.newbyteorder("="))
     filled = both.drop_vars(list(encodings))
-    for part in (cut, filled):
-        for key, variable in part.variables.items():
-            source = variable if variable.size == 0 and "calendar" in variable.attrs else template[key].variable
-            variable.encoding = _encoding(source, growing, encodings.get(str(key)))
+    cut = _cut(both, empty)
+    settings = {name: _encoding(empty[name], growing, given) for name, given in encodings.items()}
+    for key, variable in filled.variables.items():
+        source = variable if variable.size == 0 and "calendar" in variable.attrs else template[key].variable
+        variable.encoding = _encoding(source, growing, None)
     store, rest = folder / "store", folder / "rest"
-    _to_zarr(cut, store)
-    _to_zarr(filled, rest)
+    _to_zarr(cut, store, settings)
+    _to_zarr(filled, rest, {})
     for name in map(str, filled.variables):
         remove(store / name)
         (rest / name).rename(store / name)
@@ -46,9 +44,26 @@ def write_template(
     return store
 
 
-def _to_zarr(dataset: "xr.Dataset", path: Path) -> None:
+def _cut(dataset: "xr.Dataset", empty: Mapping[str, "xr.Variable"]) -> "xr.Dataset":
+    """Cut all to length 0: so xarray writes the metadata of the empty variables without reading a value of them.
+
+    The others are only stand-ins, by whose names and dimensions xarray lists the coordinates of a variable.
+    """
+    import xarray as xr
+
+    dims = {dim for variable in empty.values() for dim in variable.dims}
+    cut = {}
+    for name, variable in dataset.variables.items():
+        shape = tuple(0 if dim in dims else size for dim, size in variable.sizes.items())
+        dtype = variable.dtype.newbyteorder("=") if name in empty else np.dtype("f4")
+        cut[name] = xr.Variable(variable.dims, np.zeros(shape, dtype), variable.attrs if name in empty else {})
+    coords = {name: variable for name, variable in cut.items() if name in dataset.coords}
+    return xr.Dataset({n: v for n, v in cut.items() if n not in coords}, coords, dataset.attrs)
+
+
+def _to_zarr(dataset: "xr.Dataset", path: Path, encoding: dict[str, Any]) -> None:
     try:
-        dataset.to_zarr(path, mode="w-", zarr_format=3, consolidated=False)
+        dataset.to_zarr(path, mode="w-", zarr_format=3, consolidated=False, encoding=encoding)
     except (ValueError, TypeError) as error:
         raise ParameterError(
             f"the store cannot be laid out: {error}; expected encodings and attributes zarr knows"
@@ -79,8 +94,9 @@ def holds_text(variable: "xr.Variable | np.ndarray") -> bool:
     """Whether a variable or an array holds text or bytes, in any of the four dtypes NumPy has for it."""
     if variable.dtype.kind != "O":
         return variable.dtype.kind in "SUT"
-    values = np.asarray(variable)
-    return bool(values.size) and all(isinstance(value, str) for value in values.flat)
+    if not variable.size:  # nothing to tell by, and xarray cannot decode calendar dates of length 0
+        return False
+    return all(isinstance(value, str) for value in np.asarray(variable).flat)
 
 
 def _with_empty_dates(dataset: "xr.Dataset") -> "xr.Dataset":
@@ -104,12 +120,24 @@ def _encoding(variable: "xr.Variable", growing: set[Any], given: Mapping[str, An
     if dtype.kind in "fc":
         made.update(_FillValue=None, fill_value=dtype.type(np.nan))
     if given is not None:
-        return {**made, **given}
-    if any(dim in growing for dim in variable.dims):
-        others = [max(1, size) for dim, size in variable.sizes.items() if dim not in growing]
-        along = max(1, CHUNK_VALUES // int(np.prod(others)))
-        made["chunks"] = tuple(along if dim in growing else max(1, size) for dim, size in variable.sizes.items())
+        for key in ("chunks", "shards"):
+            if given.get(key) is not None and len(given[key]) != variable.ndim:  # xarray would take its own ones
+                raise ParameterError(
+                    f"the store cannot be laid out: {key} {given[key]} for dimensions {variable.dims}; "
+                    f"expected {variable.ndim} numbers; correct the encoding"
+                )
+        return {"chunks": _default_chunks(variable), **made, **given}
+    if variable.dims and variable.dims[0] in growing:
+        row = tuple(max(1, size) for size in variable.shape[1:])
+        made["chunks"] = (max(1, CHUNK_VALUES // int(np.prod(row, dtype=np.int64))), *row)
     return made
+
+
+def _default_chunks(variable: "xr.Variable") -> tuple[int, ...]:
+    """Whole frames, as many as make about 4 MiB; no matter how many there are."""
+    frame = tuple(max(1, size) for size in variable.shape[1:])
+    count = max(1, DEFAULT_CHUNK_BYTES // int(np.prod(frame, dtype=np.int64) * variable.dtype.itemsize))
+    return (count, *frame)[: variable.ndim]
 
 
 def time_encoding(variable: "xr.Variable") -> dict[str, Any]:
