@@ -17,7 +17,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from headrace.flows._base import FlowParams, Notify, Pending, Progress, Report, Submit, ignore
-from headrace.flows._catalog import command_name, find_flow, summary
+from headrace.flows._catalog import command_name, find_flow
 from headrace.flows._executors import open_executor
 from headrace.flows._groups import Group
 from headrace.flows._prefect_server import QUIET, OwnServer, check_api
@@ -187,14 +187,15 @@ def flow_attribute(module: str, name: str) -> Any:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     from prefect import Flow
 
-    model = importlib.import_module(module).Params
+    loaded = importlib.import_module(module)
+    model = loaded.Params
 
     def body(params: FlowParams) -> Report:
         return run_in_flow(flow, params)
 
     body.__name__ = body.__qualname__ = flow
     body.__module__ = module
-    body.__doc__ = summary(flow)
+    body.__doc__ = loaded.__doc__
     body.__annotations__ = {"params": model, "return": Report}
     parameter = inspect.Parameter("params", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=model(), annotation=model)
     body.__signature__ = inspect.Signature([parameter], return_annotation=Report)  # type: ignore[attr-defined]

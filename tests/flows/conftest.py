@@ -1,6 +1,7 @@
 """Fixtures of the flow tests: functions that workers can import, a Dask scheduler, a Prefect server."""
 
 import importlib
+import json
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -135,6 +137,26 @@ class PrefectServer:
     def environment(self) -> dict[str, str]:
         """What a program needs to talk to it."""
         return {**os.environ, "PREFECT_API_URL": self.url, "PREFECT_HOME": str(self.home), "DO_NOT_TRACK": "1"}
+
+    def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """Answer of the REST API: a POST with ``body``, a GET without."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.url}/{path}", data, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return json.load(answer)
+
+    def flow_runs(self) -> list[dict[str, Any]]:
+        """Flow runs, the latest first."""
+        return list(self.ask("flow_runs/filter", {"sort": "EXPECTED_START_TIME_DESC"}))
+
+    def of_run(self, kind: str, run: str) -> list[dict[str, Any]]:
+        """Task runs or artifacts of a flow run."""
+        return list(self.ask(f"{kind}/filter", {"flow_runs": {"id": {"any_": [run]}}}))
+
+    def logs(self, run: str) -> list[str]:
+        """Messages that a flow run and its task runs logged."""
+        found = self.ask("logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}})
+        return [entry["message"] for entry in found]
 
 
 def answers(url: str) -> bool:
