@@ -93,7 +93,7 @@ def _reason(error: BaseException) -> str:
 
 def _unreadable(path: Path, error: BaseException) -> StoreError:
     advice = "restore it from a copy, or check that its writer has finished"
-    if "lock" in str(error):
+    if "unable to lock" in str(error):
         advice = "wait for its writer, or set HDF5_USE_FILE_LOCKING=FALSE when nothing writes it"
     return StoreError(f"cannot read {path}: {_reason(error)}; {_KNOWN}; {advice}")
 
@@ -204,13 +204,25 @@ def _open_zarr_store(store: Any, path: Path, group: str, base: str = "") -> tupl
         groups = _zarr_groups(node)
         arrays = dict(node.arrays())
         if all(_dimension_names(array) is not None for array in arrays.values()):
-            gathered = node.metadata.consolidated_metadata is not None
+            gathered = not group and node.metadata.consolidated_metadata is not None
+            _check_members(path, group, {*arrays, *groups})
             raw = xr.open_zarr(store, group=group or None, consolidated=gathered, chunks=None, decode_cf=False)
             return raw, groups
         attrs = dict(node.attrs)
     else:
         groups, attrs, arrays = [], {}, {Path(node.path).name or path.stem: node}
     return _named(arrays, ZarrArray, attrs, path), groups
+
+
+def _check_members(path: Path, group: str, known: set[str]) -> None:
+    """Refuse a store with an array whose metadata zarr skips because they are damaged."""
+    if path.is_dir():
+        there = {file.parent.name for name in ("zarr.json", ".zarray") for file in (path / group).glob(f"*/{name}")}
+        if there - known:
+            name = min(there - known)
+            raise StoreError(
+                f"cannot read {path}: the metadata of {name!r} are damaged; {_KNOWN}; restore it from a copy"
+            )
 
 
 def _zarr_groups(group: Any) -> list[str]:
@@ -249,20 +261,22 @@ def _decode(raw: "xr.Dataset", path: Path) -> "xr.Dataset":
     """Decode by the CF conventions; times that do not decode stay numbers, with a log line."""
     import xarray as xr
 
-    undecodable = {}
+    undecodable, coders = {}, {}
     for name, variable in raw.variables.items():
         units = variable.attrs.get("units")
         if isinstance(units, str) and " since " in units:
-            alone = xr.Dataset({name: variable})
             try:
-                xr.decode_cf(alone, decode_timedelta=False)
+                alone = xr.decode_cf(xr.Dataset({name: variable}), decode_timedelta=False)
             except (ValueError, OverflowError, TypeError) as error:
                 undecodable[name] = units
                 _log.warning("times of %s in %s stay numbers: %s", name, path, _reason(error))
+                continue
+            if alone[name].dtype.kind == "O":  # said here, xarray does not warn of it at every later read
+                coders[str(name)] = xr.coders.CFDatetimeCoder(use_cftime=True)
     hidden = raw.copy(deep=False)
     for name in undecodable:
         hidden[name].attrs = {key: value for key, value in hidden[name].attrs.items() if key != "units"}
-    decoded = xr.decode_cf(hidden, decode_timedelta=False)
+    decoded = xr.decode_cf(hidden, decode_times=coders or True, decode_timedelta=False)
     for name, units in undecodable.items():
         decoded[name].attrs["units"] = units
     for variable in decoded.variables.values():
