@@ -213,8 +213,9 @@ def _holds_dates(ds: "xr.Dataset", name: str) -> bool:
     if name not in ds.variables:
         return False
     variable = ds.variables[name]
-    dates = variable.dtype.kind == "M" or "calendar" in variable.encoding
-    return dates or (" since " in str(variable.attrs.get("units", "")))
+    if variable.dtype.kind == "O" and variable.size:
+        return hasattr(variable[(0,) * variable.ndim].values.item(), "calendar")
+    return variable.dtype.kind == "M" or " since " in str(variable.attrs.get("units", ""))
 
 
 def _is_time_by_name(ds: "xr.Dataset", name: str) -> bool:
