@@ -62,10 +62,10 @@ class GroupEncoder:
         """Return the smallest list of records, and the sizes tried for each of them."""
         if self.block[0].size < SMALL_FRAME and len(self.block) > 1:
             return self._smallest([[span] for span in (*self._spans(), self.lossless(0, len(self.block)))], [])
-        chain, tried, correlation = self._chain()
+        chain, tried, similarity = self._chain()
         options = [chain]
         if len(self.block) > 1:
-            if correlation >= SPAN_PEARSON:
+            if similarity >= SPAN_PEARSON:
                 options += [[span] for span in self._spans()]
             if any(t.record.codec == "lossless" for t in chain) or _size(chain) * 2 > self.block.nbytes:
                 options.append([self.lossless(0, len(self.block))])
@@ -91,10 +91,10 @@ class GroupEncoder:
         first_correlation = 0.0
         for k in range(len(self.block)):
             before = chain[-1] if chain else None
-            correlation = pearson(self.filled[k], before.numbers[-1]) if before and self.floats else 0.0
+            similarity = correlation(self.filled[k], before.numbers[-1]) if before and self.floats else 0.0
             if k == 1:
-                first_correlation = correlation
-            trials = coder.code(k, before if correlation > MIN_PEARSON else None)
+                first_correlation = similarity
+            trials = coder.code(k, before if similarity > MIN_PEARSON else None)
             best = min(trials, key=lambda trial: trial.record.nbytes)
             tried.append({f"{t.record.kind}.{t.record.codec}": t.record.nbytes for t in trials})
             chain.append(best)
@@ -270,7 +270,7 @@ def _size(trials: list[Trial]) -> int:
     return sum(trial.record.nbytes for trial in trials)
 
 
-def pearson(a: NDArray[Any], b: NDArray[Any]) -> float:
+def correlation(a: NDArray[Any], b: NDArray[Any]) -> float:
     """Correlation of two frames of finite values; 0 where one of them is constant.
 
     Parameters
@@ -281,13 +281,18 @@ def pearson(a: NDArray[Any], b: NDArray[Any]) -> float:
     -------
     float in [-1, 1]
     """
-    scale = max(float(np.abs(a).max(initial=0)), float(np.abs(b).max(initial=0))) or 1.0
-    x = a.astype(np.float64).reshape(-1) / scale
-    y = b.astype(np.float64).reshape(-1) / scale
-    x -= x.mean()
-    y -= y.mean()
+    x, y = _centred(a), _centred(b)
     norm = math.sqrt(_sum_of_squares(x)) * math.sqrt(_sum_of_squares(y))
-    return float(np.multiply(x, y).sum()) / norm if norm > 0 else 0.0
+    return min(1.0, max(-1.0, float(np.multiply(x, y).sum()) / norm)) if norm > 0 else 0.0
+
+
+def _centred(values: NDArray[Any]) -> NDArray[np.float64]:
+    """Deviations from the mean, scaled to at most 1 so that their products neither overflow nor vanish."""
+    wide = values.astype(np.float64).reshape(-1)
+    wide /= float(np.abs(wide).max(initial=0.0)) or 1.0
+    wide -= wide.mean()
+    wide /= float(np.abs(wide).max(initial=0.0)) or 1.0
+    return wide
 
 
 def add_prediction(base: NDArray[Any] | None, decoded: NDArray[Any]) -> NDArray[Any]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.storage.codecs.encoder import correlation
 from headrace.storage.errors import ShapeError
 
 Field = NDArray[Any]
@@ -101,8 +102,7 @@ def pearson(a: Field, b: Field) -> float:
         return 1.0
     if x.min() == x.max() or y.min() == y.max():
         return float(bool(np.array_equal(x, y)))
-    x, y = _centred(x), _centred(y)
-    return float(np.clip(np.dot(x, y) / np.sqrt(np.dot(x, x) * np.dot(y, y)), -1.0, 1.0))
+    return correlation(x, y)
 
 
 def _finite(field: Field) -> NDArray[np.float64]:
@@ -116,12 +116,3 @@ def _channels(field: Field) -> NDArray[np.float64]:
     if np.iscomplexobj(field):
         return np.concatenate([_channels(field.real), _channels(field.imag)])
     return np.asarray(field).astype(np.float64).ravel()
-
-
-def _centred(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Deviations from the mean, scaled to at most 1 so that products neither overflow nor vanish."""
-    largest = np.max(np.abs(values))
-    deviations = values / largest
-    deviations -= np.mean(deviations)
-    result: NDArray[np.float64] = deviations / np.max(np.abs(deviations))
-    return result
