@@ -282,7 +282,7 @@ def correlation(a: NDArray[Any], b: NDArray[Any]) -> float:
     float in [-1, 1]
     """
     x, y = _centred(a), _centred(b)
-    norm = math.sqrt(_sum_of_squares(x)) * math.sqrt(_sum_of_squares(y))
+    norm = math.sqrt(_sum_of_squares(x) * _sum_of_squares(y))
     return min(1.0, max(-1.0, float(np.multiply(x, y).sum()) / norm)) if norm > 0 else 0.0
 
 
