@@ -9,6 +9,8 @@ import xarray as xr
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
+from headrace.storage.loading import load
+
 if TYPE_CHECKING:
     import zarr
 
@@ -53,6 +55,23 @@ class ZarrArray(BackendArray):
 
     def _read(self, key: Key) -> np.ndarray:
         return np.asarray(self.array[key])
+
+
+class Checked(BackendArray):
+    """A variable whose reading fails with a `StoreError` that names it."""
+
+    def __init__(self, variable: xr.Variable, name: str) -> None:
+        self.variable = variable
+        self.name = name
+        self.shape = variable.shape
+        self.dtype = variable.dtype
+
+    def __getitem__(self, key: indexing.ExplicitIndexer) -> np.ndarray:
+        """Read a part, as xarray asks for it."""
+        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.BASIC, self._read)
+
+    def _read(self, key: Key) -> np.ndarray:
+        return load(self.variable[key], self.name)
 
 
 class Reordered(BackendArray):

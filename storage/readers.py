@@ -11,9 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from headrace.storage.errors import HeadraceError, SourceError, StoreError
+from headrace.storage.loading import load, reason
 from headrace.storage.selection import Selection, find_time, select, times_as_seconds
 
 if TYPE_CHECKING:
@@ -67,35 +66,11 @@ def open_dataset(path: Path, group: str | None = None) -> "xr.Dataset":
     return dataset
 
 
-def load(array: "xr.DataArray | xr.Variable") -> np.ndarray:
-    """Read the values of a (part of a) lazy variable.
-
-    Raises
-    ------
-    StoreError -- the bytes are damaged or cannot be read; names the variable
-    """
-    try:
-        return np.asarray(array.values)
-    except HeadraceError:
-        raise
-    except Exception as error:
-        name = getattr(array, "name", None)
-        source = array.encoding.get("source", "its source")
-        raise StoreError(
-            f"variable {name!r} of {source} cannot be read: {_reason(error)}; expected whole data; restore a copy of it"
-        ) from error
-
-
-def _reason(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
-
-
 def _unreadable(path: Path, error: BaseException) -> StoreError:
     advice = "restore it from a copy, or check that its writer has finished"
     if "unable to lock" in str(error):
         advice = "wait for its writer, or set HDF5_USE_FILE_LOCKING=FALSE when nothing writes it"
-    return StoreError(f"cannot read {path}: {_reason(error)}; {_KNOWN}; {advice}")
+    return StoreError(f"cannot read {path}: {reason(error)}; {_KNOWN}; {advice}")
 
 
 def _near(path: Path) -> str:
@@ -269,7 +244,7 @@ def _decode(raw: "xr.Dataset", path: Path) -> "xr.Dataset":
                 alone = xr.decode_cf(xr.Dataset({name: variable}), decode_timedelta=False)
             except (ValueError, OverflowError, TypeError) as error:
                 undecodable[name] = units
-                _log.warning("times of %s in %s stay numbers: %s", name, path, _reason(error))
+                _log.warning("times of %s in %s stay numbers: %s", name, path, reason(error))
                 continue
             if alone[name].dtype.kind == "O":  # said here, xarray does not warn of it at every later read
                 coders[str(name)] = xr.coders.CFDatetimeCoder(use_cftime=True)

@@ -5,7 +5,7 @@ import json
 import os
 import uuid
 import warnings
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 NETCDF = (".nc", ".nc4", ".cdf")
 HDF5 = (".h5", ".hdf5", ".hdf")
 ZARR = (".zarr",)
-BLOCK_BYTES = 1 << 25  # of one block in memory
+BLOCK_BYTES = 1 << 24  # of one block in memory
+CHUNK_BYTES = 1 << 22  # of one chunk in a file
 _SMALL = 1 << 12  # values below which neither blocks nor compression are worth their overhead
 
 
@@ -97,26 +98,49 @@ def _put_in_place(temporary: Path, to: Path) -> None:
 
 
 def blocked(ds: "xr.Dataset") -> "xr.Dataset":
-    """Split large lazy variables into blocks (Dask chunks): by the chunks they are stored in, else of about 32 MiB.
+    """Split large lazy variables into blocks (Dask chunks) of about 16 MiB that are whole stored chunks.
 
     Do this before cutting a part out of a dataset, so that no stored chunk is decoded twice.
     """
-    made = {name: _blocked(variable) for name, variable in ds.variables.items() if name not in ds.indexes}
+    made = {name: _blocked(variable, str(name)) for name, variable in ds.variables.items() if name not in ds.indexes}
     coords = {name: variable for name, variable in made.items() if name in ds.coords}
     return ds.assign_coords(coords).assign({n: v for n, v in made.items() if n not in coords})
 
 
-def _blocked(variable: "xr.Variable") -> "xr.Variable":
+def _blocked(variable: "xr.Variable", name: str) -> "xr.Variable":
+    import xarray as xr
+    from xarray.core import indexing
+
+    from headrace.storage.lazy import Checked
+
     if variable.chunks is not None or variable.size <= _SMALL:
         return variable
+    sizes = _file_chunks(variable)
+    left = BLOCK_BYTES // (_points(sizes) * variable.dtype.itemsize)
+    for axis in reversed(range(variable.ndim)):
+        factor = max(1, min(left, -(-variable.shape[axis] // sizes[axis])))
+        sizes[axis] = min(sizes[axis] * factor, variable.shape[axis])
+        left //= factor
+    data = indexing.LazilyIndexedArray(Checked(variable, name))
+    return xr.Variable(variable.dims, data, variable.attrs, variable.encoding).chunk(tuple(sizes))
+
+
+def _file_chunks(variable: "xr.Variable") -> list[int]:
+    """Chunks in a file: those of the source where they are of a good size, else about 4 MiB of the last dimensions."""
     stored = variable.encoding.get("preferred_chunks") or {}
-    sizes = {dim: int(stored.get(dim, size)) for dim, size in variable.sizes.items()}
-    if not stored or np.prod(list(sizes.values())) * variable.dtype.itemsize > 4 * BLOCK_BYTES:
-        left = max(1, BLOCK_BYTES // max(1, variable.dtype.itemsize))
-        for dim in reversed(variable.dims):
-            sizes[dim] = max(1, min(sizes[dim], left))
-            left //= sizes[dim]
-    return variable.chunk(sizes)
+    sizes = [max(1, min(size, int(stored.get(dim, size)))) for dim, size in variable.sizes.items()]
+    small, large = (CHUNK_BYTES // 64) // variable.dtype.itemsize, (CHUNK_BYTES * 4) // variable.dtype.itemsize
+    if stored and min(small, variable.size) <= _points(sizes) <= large:
+        return sizes
+    left = max(1, CHUNK_BYTES // variable.dtype.itemsize)
+    for axis in reversed(range(variable.ndim)):
+        sizes[axis] = max(1, min(variable.shape[axis], left))
+        left //= sizes[axis]
+    return sizes
+
+
+def _points(sizes: Sequence[int]) -> int:
+    return int(np.prod(sizes, dtype=np.int64))
 
 
 def _write_netcdf(ds: "xr.Dataset", path: Path, *, strict: bool) -> None:
@@ -127,7 +151,7 @@ def _write_netcdf(ds: "xr.Dataset", path: Path, *, strict: bool) -> None:
         if name in prepared.coords or name in _bounds(prepared):
             variable.encoding["_FillValue"] = None
         if variable.size > _SMALL and variable.dtype.kind in "biufcmM":
-            chunks = tuple(max(sizes) for sizes in variable.chunks) if variable.chunks else variable.shape
+            chunks = tuple(_file_chunks(ds[name].variable))
             variable.encoding.update(zlib=True, complevel=1, shuffle=True, chunksizes=chunks)
     with contextlib.closing(GuardedFile(path)) as file, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="You are writing invalid netcdf")  # HDF5 was asked for
@@ -144,9 +168,9 @@ def _write_zarr(ds: "xr.Dataset", path: Path) -> None:
     import dask
 
     prepared = with_open_text(_prepared(ds))
-    for variable in prepared.variables.values():
+    for name, variable in prepared.variables.items():
         if variable.chunks:
-            variable.encoding["chunks"] = tuple(max(sizes) for sizes in variable.chunks)
+            variable.encoding["chunks"] = tuple(_file_chunks(ds[name].variable))
     with dask.config.set(scheduler="synchronous"):
         # one thread writes, so that blocks which share a chunk cannot lose each other's values
         prepared.to_zarr(path, mode="w-", zarr_format=3, consolidated=False, safe_chunks=False)
