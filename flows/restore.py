@@ -213,7 +213,7 @@ def _content(result: RestoreResult, store: Path, target: Path) -> dict[str, Any]
 
 
 def _report(content: Mapping[str, Any], out: Run) -> Report:
-    tables = [Table(**table) for table in content["tables"]]
+    tables = [Table(**{**table, "columns": tuple(table["columns"])}) for table in content["tables"]]
     return Report(content["title"], dict(content["metrics"]), tables, [], dict(content["provenance"]), out.path)
 
 

@@ -261,9 +261,7 @@ def test_growing_what_is_not_there_or_does_not_fit_is_refused(tmp_path):
         grow_time(tmp_path / "s.zarr", {"w": 3}, {})
     with pytest.raises(ShapeError, match=r"'edges' have shape \(3, 5\); expected \(n, \*\(2,\)\)"):
         grow_time(tmp_path / "s.zarr", {"v": 3}, {"edges": np.zeros((3, 5))})
-    with pytest.raises(
-        ShapeError, match=r"'\w+' would have . values along 'time' and '\w+' .; expected one length"
-    ):
+    with pytest.raises(ShapeError, match=r"'\w+' would have . values along 'time' and '\w+' .; expected one length"):
         grow_time(tmp_path / "s.zarr", {"v": 3}, {"time": np.arange(3.0)})
     assert store_digest(tmp_path / "s.zarr") == before
 
