@@ -13,12 +13,9 @@ The key is a hash of what decides the result, so the same command finds its own 
 """
 
 import contextlib
-import hashlib
-import json
 import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -28,24 +25,21 @@ import numpy as np
 
 from headrace.storage import provenance
 from headrace.storage.checkpoints import is_whole, read_checkpoint, write_checkpoint
-from headrace.storage.errors import (
-    HeadraceError,
-    IncompatibleRunError,
-    ParameterError,
-    RunExistsError,
-    StoreError,
-)
-from headrace.storage.files import (
-    TEMPORARY,
-    plain,
-    read_json,
-    remove,
-    remove_temporaries,
-    store_error,
-    write_json,
-)
+from headrace.storage.errors import ParameterError, SourceError, StoreError
+from headrace.storage.files import plain, read_json, remove, store_error, write_json
 from headrace.storage.listing import RECORD, RunInfo, find_run, list_runs
 from headrace.storage.locks import Lock, identity
+from headrace.storage.records import (
+    FORMAT,
+    LOCK,
+    clear,
+    make_folders,
+    now,
+    open_record,
+    run_identity,
+    run_key,
+    unmake_folders,
+)
 
 __all__ = [
     "FORMAT",
@@ -55,38 +49,11 @@ __all__ = [
     "list_runs",
     "mark_done",
     "read_json",
+    "remove_run",
     "run_identity",
     "run_key",
     "write_json",
 ]
-
-FORMAT = 1
-_LOCK = "lock"
-_IDENTITY = ("flow", "params", "inputs", "version")
-
-
-def run_key(identity_fields: Mapping[str, Any]) -> str:
-    """Short hash (12 hex digits) of what decides a result: flow, params, inputs, version."""
-    text = json.dumps(plain(dict(identity_fields)), sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode("utf-8", errors="surrogateescape")).hexdigest()[:12]
-
-
-def run_identity(
-    flow: str,
-    params: Mapping[str, object],
-    *,
-    inputs: Mapping[str, str],
-    version: int,
-    volatile: frozenset[str] = frozenset(),
-) -> dict[str, Any]:
-    """Return what decides a result, of the arguments of `Run.open`; `run_key` of it names the run folder."""
-    decisive = plain({name: value for name, value in params.items() if name not in volatile})
-    return {"flow": flow, "params": decisive, "inputs": plain(dict(inputs)), "version": version}
-
-
-def now() -> str:
-    """Present time, UTC, ISO 8601 with milliseconds."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def marker_path(run_path: Path, unit: str) -> Path:
@@ -112,6 +79,32 @@ def mark_done(run_path: Path, unit: str, info: Mapping[str, Any]) -> None:
     write_json(path, info)
 
 
+def remove_run(path: Path) -> None:
+    """Delete a run folder, so that a kill half-way leaves one that can be deleted or run again.
+
+    Raises
+    ------
+    RunLockedError -- a live process is writing it
+    SourceError -- there is no run
+    StoreError -- it cannot be deleted
+    """
+    path = Path(path)
+    if not (path / RECORD).is_file():
+        raise SourceError(f"no run in {path}; expected a folder with {RECORD}; see headrace runs list")
+    lock = Lock(path / LOCK)
+    lock.acquire()
+    try:
+        record: Any = None
+        with contextlib.suppress(StoreError):
+            record = read_json(path / RECORD)
+        clear(path, record if isinstance(record, dict) else {"format": FORMAT})
+        remove(path)
+    except OSError as error:
+        raise error if isinstance(error, StoreError) else store_error("delete", path, error) from error
+    finally:
+        lock.release()
+
+
 class Run:
     """One open run folder, exclusively ours; a context manager. Made by `Run.open`.
 
@@ -126,7 +119,9 @@ class Run:
     complete : the run had finished before it was opened
     """
 
-    def __init__(self, path: Path, record: dict[str, Any], lock: Lock, *, resumed: bool) -> None:
+    def __init__(
+        self, path: Path, record: dict[str, Any], lock: Lock, *, resumed: bool, made: Sequence[Path] = ()
+    ) -> None:
         self.path = path
         self.key = path.name
         self.data = path / "data.zarr"
@@ -134,6 +129,7 @@ class Run:
         self.complete = record["status"] == "complete"
         self._record = record
         self._lock = lock
+        self._made = made
         self._clock = time.monotonic()
         self._finished = False
 
@@ -173,16 +169,16 @@ class Run:
         """
         fields = run_identity(flow, params, inputs=inputs, version=version, volatile=volatile)
         path = Path(out).absolute() / flow / run_key(fields)
-        made = _make_folders(path)
-        lock = Lock(path / _LOCK)
+        made = make_folders(path)
+        lock = Lock(path / LOCK)
         try:
             lock.acquire()
         except BaseException:
-            _unmake_folders(made)
+            unmake_folders(made)
             raise
         try:
-            record, resumed = _open_record(path, fields, fresh=fresh)
-            run = cls(path, record, lock, resumed=resumed)
+            record, resumed = open_record(path, fields, fresh=fresh)
+            run = cls(path, record, lock, resumed=resumed, made=made)
             if not run.complete:
                 extra = {name: plain(value) for name, value in params.items() if name in volatile}
                 run._begin(extra, command, seed)
@@ -190,7 +186,7 @@ class Run:
             if path in made:
                 remove(path)  # while we hold its lock
             lock.release()
-            _unmake_folders(made)
+            unmake_folders(made)
             raise
         return run
 
@@ -242,9 +238,10 @@ class Run:
     def discard(self) -> None:
         """Remove the folder of a run whose input proved wrong before any of its work was done."""
         self._finished = True
+        clear(self.path, self._record)
         remove(self.path)
         self._lock.release()
-        _unmake_folders([self.path.parent])
+        unmake_folders(self._made)
 
     def _end(self, status: str, **fields: object) -> None:
         ended, seconds = now(), round(time.monotonic() - self._clock, 3)
@@ -331,92 +328,3 @@ class Run:
                 f"{self.path / 'report.json'} holds a {type(found).__name__}; expected an object; run again"
             )
         return found
-
-
-def _make_folders(path: Path) -> list[Path]:
-    """Create a folder and its parents; return those that were missing, deepest first."""
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    for folder in (path, *path.parents):
-        if folder.exists() and not folder.is_dir():
-            raise RunExistsError(f"{folder} is a file; expected a folder for runs; choose another folder with --out")
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        _unmake_folders(missing)
-        raise store_error("create", path, error) from error
-    return missing
-
-
-def _unmake_folders(made: Sequence[Path]) -> None:
-    """Undo `_make_folders` as far as the folders are empty: another process may use them by now."""
-    for folder in made:
-        with contextlib.suppress(OSError):
-            folder.rmdir()
-
-
-def _open_record(path: Path, fields: dict[str, Any], *, fresh: bool) -> tuple[dict[str, Any], bool]:
-    """Record of the run in ``path``, made new where there is none; and whether there was one."""
-    created = {"format": FORMAT, **fields, "key": path.name, "status": "created", "created": now()}
-    record = _read_record(path, fresh=fresh)
-    if record is None:
-        strange = sorted(
-            item.name for item in path.iterdir() if item.name != _LOCK and not item.name.endswith(TEMPORARY)
-        )
-        if strange:
-            raise IncompatibleRunError(
-                f"{path} holds {', '.join(strange[:5])} but no {RECORD}; expected a run folder or none; "
-                "move it away or choose another folder with --out"
-            )
-        remove_temporaries(path)
-        write_json(path / RECORD, created)
-        return created, False
-    if record:
-        _check_record(path, record, fields)
-    if fresh or record["status"] == "clearing":
-        # first say so: a kill half-way must not leave a complete record beside deleted data
-        write_json(path / RECORD, {**created, "status": "clearing"})
-        for item in path.iterdir():
-            if item.name not in {_LOCK, RECORD}:
-                remove(item)
-        write_json(path / RECORD, created)
-        return created, False
-    remove_temporaries(path)
-    return record, True
-
-
-def _read_record(path: Path, *, fresh: bool) -> dict[str, Any] | None:
-    """Content of ``run.json``; None when there is none; empty when it is damaged and to be replaced."""
-    file = path / RECORD
-    if not file.exists():
-        return None
-    try:
-        record = read_json(file)
-        if not isinstance(record, dict) or "format" not in record:
-            raise StoreError(f"{file} is no record of a run; expected the fields format, flow and status")
-    except HeadraceError as error:
-        if fresh:
-            return {}
-        raise StoreError(f"{error}; or start over with --fresh, which deletes {path}") from error
-    return record
-
-
-def _check_record(path: Path, record: dict[str, Any], fields: dict[str, Any]) -> None:
-    if record["format"] != FORMAT:
-        raise IncompatibleRunError(
-            f"{path / RECORD} has format {record['format']!r}; expected {FORMAT}; "
-            "use the headrace that wrote it, or choose another folder with --out"
-        )
-    differing = list(_differences({name: record.get(name) for name in _IDENTITY}, fields))
-    if differing or "status" not in record:
-        raise IncompatibleRunError(
-            f"{path} was written with other settings: {'; '.join(differing[:5]) or 'it has no status'}; "
-            "expected the same ones; choose another folder with --out, or move that run away"
-        )
-
-
-def _differences(there: Any, asked: Any, name: str = "") -> Iterable[str]:
-    if isinstance(there, dict) and isinstance(asked, dict):
-        for key in sorted(there.keys() | asked.keys()):
-            yield from _differences(there.get(key), asked.get(key), f"{name}.{key}".lstrip("."))
-    elif there != asked:
-        yield f"{name} is {there!r:.60} there and {asked!r:.60} here"

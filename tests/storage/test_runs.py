@@ -26,6 +26,7 @@ from headrace.storage.runs import (
     mark_done,
     marker_path,
     read_json,
+    remove_run,
     run_key,
     write_json,
 )
@@ -312,6 +313,35 @@ def test_runs_are_listed_and_found(run_dir):
         find_run(run_dir, "zzz")
     with pytest.raises(ParameterError, match=r"'compress' fits 2 runs"):
         find_run(run_dir, "compress")
+
+
+def test_a_run_is_removed_unless_it_is_running(run_dir):
+    with open_run(run_dir) as run:
+        with pytest.raises(RunLockedError):
+            remove_run(run.path)
+        run.finish()
+    (run.path / "run.json").write_text("damaged")
+    remove_run(run.path)
+    assert not run.path.exists()
+    with pytest.raises(SourceError, match="no run in"):
+        remove_run(run.path)
+
+
+def test_a_removal_that_was_killed_leaves_a_run_that_starts_over(run_dir, monkeypatch):
+    path = finished(run_dir).path
+    monkeypatch.setattr("headrace.storage.runs.remove", lambda path: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        remove_run(path)
+    assert list_runs(run_dir)[0].status == "interrupted"
+    with open_run(run_dir) as run:
+        assert (run.resumed, run.complete, run.markers()) == (False, False, {})
+        run.finish()
+
+
+def test_a_discarded_run_leaves_nothing(tmp_path):
+    with open_run(tmp_path / "a" / "runs") as run:
+        run.discard()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_empty_place_has_no_runs(run_dir):
