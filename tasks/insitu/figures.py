@@ -10,7 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.tasks.insitu.compare import RatePoint
-from headrace.tasks.insitu.drawing import BLUE, GREEN, GREY, ORANGE, VERMILLION, Axis, clean, new_figure, to_png
+from headrace.tasks.insitu.drawing import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    VERMILLION,
+    Axis,
+    clean,
+    decade_ticks,
+    new_figure,
+    power_ticks,
+    to_png,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -106,7 +118,7 @@ def _draw_line_error(ax: Axes, times: NDArray[Any], curve: MetricCurve) -> None:
         for sign in (-1, 1):
             ax.axhline(sign * curve.tolerance, color="black", lw=0.8, ls=":", label="tolerance" if sign > 0 else None)
     ax.set_ylabel("relative error" if curve.relative else "error")
-    ax.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3), useMathText=True)
+    power_ticks(ax.yaxis)
     ax.legend(frameon=False, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0), borderaxespad=0.2)
     clean(ax)
 
@@ -158,6 +170,7 @@ def rate_figure(points: Sequence[RatePoint], stored: RatePoint, raw_bits: int) -
     ax.set_yscale("log")
     ax.set_xlabel("stored bits per value")
     ax.set_ylabel("relative L2 error")
+    decade_ticks(ax.yaxis)
     _plain_ticks(ax, raw_bits)
     ax.legend(frameon=False)
     clean(ax)

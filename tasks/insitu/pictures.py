@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.tasks.insitu.drawing import BLUE, GREY, ORANGE, VERMILLION, Axis, clean, new_figure, to_png, with_unit
+from headrace.tasks.insitu.drawing import (
+    BLUE,
+    GREY,
+    ORANGE,
+    VERMILLION,
+    Axis,
+    clean,
+    new_figure,
+    power_ticks,
+    to_png,
+    with_unit,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,7 +98,7 @@ def _line_fields(pair: FieldPair, before: NDArray[np.float64], after: NDArray[np
         below.legend(frameon=False, loc="lower right", ncols=2, bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2)
     below.set_ylabel(with_unit("error", pair.unit))
     below.set_xlabel(axis.label)
-    below.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3), useMathText=True)
+    power_ticks(below.yaxis)
     for ax in (top, below):
         clean(ax)
     return to_png(figure)
@@ -124,8 +135,7 @@ def _map_fields(
         bar.set_label(with_unit(label, pair.unit), size=9)
         bar.ax.tick_params(labelsize=8, color="0.6")
         bar.outline.set_visible(False)
-        bar.formatter.set_powerlimits((-3, 4))
-        bar.formatter.set_useMathText(True)
+        power_ticks(bar.long_axis, -3, 4)
     return to_png(figure)
 
 
