@@ -111,26 +111,33 @@ def grow_time(path: Path, lengths: Mapping[str, int], coords: Mapping[str, np.nd
     fitting = {name: values for name, values in coords.items() if len(values) >= stored[name]["shape"][0]}
     grown = {name: {**document, "shape": list(shapes[name])} for name, document in stored.items()}
     grown = {name: document for name, document in grown.items() if document["shape"][0] > stored[name]["shape"][0]}
-    _check_lengths(path, stored | grown)
+    _check_lengths(path, stored, shapes)
     _write_coordinates(path, fitting, stored)
     for name, document in grown.items():
         write_metadata(path / name, document)
     _update_consolidated(path, stored | grown)
 
 
-def _check_lengths(path: Path, after: Mapping[str, dict[str, Any]]) -> None:
+def _check_lengths(path: Path, stored: Mapping[str, dict[str, Any]], shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Refuse to leave arrays along one dimension with different lengths: such a store opens nowhere."""
-    root = read_json(path / METADATA)
-    lengths: dict[str, tuple[str, int]] = {}
-    for name, document in {**((root.get("consolidated_metadata") or {}).get("metadata") or {}), **after}.items():
-        dims = document.get("dimension_names") or []
-        for dim, size in zip(dims, document.get("shape", []), strict=False):
-            other, length = lengths.setdefault(dim, (name, size))
-            if length != size:
-                raise ShapeError(
-                    f"{name!r} would have {size} values along {dim!r} and {other!r} {length}; expected one length; "
-                    "grow everything along a dimension in one call"
-                )
+    gathered = (read_json(path / METADATA).get("consolidated_metadata") or {}).get("metadata") or {}
+    asked: dict[str, tuple[str, int]] = {}
+    for name, document in {**stored, **gathered}.items():
+        dim = next(iter(document.get("dimension_names") or []), None)
+        if dim is None:
+            continue
+        if name in shapes:
+            other, length = asked.setdefault(dim, (name, shapes[name][0]))
+            wrong = shapes[name][0] != length
+        else:  # it may have more, when an interrupted run got further
+            other, length = asked.get(dim, (name, 0))
+            wrong = document["shape"][0] < length
+        if wrong:
+            found = shapes.get(name, document["shape"])[0]
+            raise ShapeError(
+                f"{other!r} would have {length} values along {dim!r} and {name!r} {found}; expected one length; "
+                "grow everything along a dimension in one call"
+            )
 
 
 def _metadata(path: Path, name: str) -> dict[str, Any]:
