@@ -8,6 +8,7 @@ import itertools
 import logging
 import shutil
 import socket
+import subprocess
 import tempfile
 import uuid
 import warnings
@@ -278,7 +279,8 @@ def slurm(preset: str) -> "tuple[SLURMCluster, int]":
             "Install it: pip install 'headrace[hpc]'"
         ) from error
     jobs = int(options.pop("jobs", 1))
-    return SLURMCluster(**options, scheduler_options={"dashboard_address": None}), jobs
+    scheduler = {"dashboard": False, "dashboard_address": ":0", **options.pop("scheduler_options", {})}
+    return SLURMCluster(**options, scheduler_options=scheduler), jobs
 
 
 def slurm_script(preset: str) -> str:
@@ -293,15 +295,48 @@ def slurm_script(preset: str) -> str:
 
 @contextmanager
 def slurm_cluster(preset: str, units: int) -> Iterator[Submit]:
-    """Workers in SLURM jobs started for this run and cancelled at its end."""
+    """Workers in SLURM jobs started for this run and cancelled at its end; units wait in the queue with them.
+
+    Raises
+    ------
+    ServiceError
+        SLURM is not here, or refuses the batch script.
+    """
     with quiet():
         with no_interrupts():
             cluster, jobs = slurm(preset)
             client = distributed.Client(cluster, set_as_default=False)
         try:
+            check_batch(str(cluster.job_script()), preset)
             cluster.scale(jobs=min(jobs, units))
             yield submitter(client)
         finally:
             with no_interrupts():
                 client.close()
                 cluster.close()
+
+
+def check_batch(script: str, preset: str) -> None:
+    """Ask SLURM whether it would take a batch script: a job refused later would leave its units waiting for ever.
+
+    Raises
+    ------
+    ServiceError
+        SLURM is not here, or says no.
+    """
+    with tempfile.NamedTemporaryFile("w", suffix=".sbatch") as file:
+        file.write(script)
+        file.flush()
+        try:
+            done = subprocess.run(["sbatch", "--test-only", file.name], capture_output=True, text=True, check=False)
+        except FileNotFoundError as error:
+            raise ServiceError(
+                f"executor 'slurm:{preset}' found no sbatch on PATH; expected a machine that submits SLURM jobs. "
+                "Run on a login node, or use --executor dask for workers on this machine."
+            ) from error
+    if done.returncode != 0:
+        words = (done.stderr or done.stdout).strip().splitlines() or [f"status {done.returncode}"]
+        raise ServiceError(
+            f"SLURM refuses the batch script of preset {preset!r} ({words[-1]}); expected a job it can run. Copy the "
+            "preset, set queue and account, and use it: --executor slurm:./mine.yaml (--print-script shows the script)"
+        )

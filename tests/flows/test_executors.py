@@ -303,3 +303,54 @@ def test_a_slurm_preset_can_be_a_file_of_ones_own(tmp_path: Path) -> None:
     assert read_preset(str(mine)) == {"cores": 3, "queue": "debug"}
     with pytest.raises(ParameterError, match="no SLURM preset file"):
         read_preset(str(tmp_path / "other.yaml"))
+
+
+@pytest.fixture
+def slurm_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with ``sbatch`` and ``scancel`` that run jobs at once; its log of calls."""
+    pytest.importorskip("dask_jobqueue", reason="the extra hpc is not installed")
+    programs, log = tmp_path / "bin", tmp_path / "calls"
+    programs.mkdir()
+    submit = f"""#!/bin/bash
+echo "sbatch $*" >> {log}
+if [ "$1" = --test-only ]; then exit "$(cat {tmp_path}/status 2>/dev/null || echo 0)"; fi
+cp "$1" {tmp_path}/job.sh
+setsid bash {tmp_path}/job.sh > {tmp_path}/job.log 2>&1 < /dev/null &
+echo "Submitted batch job $!"
+"""
+    (programs / "sbatch").write_text(submit)
+    (programs / "scancel").write_text(f'#!/bin/bash\necho "scancel $*" >> {log}\nkill -TERM -- "-$1"\n')
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    return log
+
+
+@pytest.mark.timeout(120)
+def test_units_run_in_slurm_jobs(
+    slurm_here: Path, units: ModuleType, unit_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(unit_folder))
+    preset = tmp_path / "mine.yaml"
+    preset.write_text(json.dumps({"jobs": 1, "cores": 2, "processes": 2, "memory": "1 GB", "interface": "lo"}))
+    with open_executor(f"slurm:{preset}", 5) as submit:
+        assert [submit(units.square, number).result() for number in range(5)] == [0, 1, 4, 9, 16]
+    calls = [line.split()[0] for line in slurm_here.read_text().splitlines()]
+    assert calls == ["sbatch", "sbatch", "scancel"]
+
+
+def test_a_job_that_slurm_refuses_is_no_endless_wait(slurm_here: Path, tmp_path: Path) -> None:
+    (tmp_path / "status").write_text("1")
+    with (
+        pytest.raises(ServiceError, match="SLURM refuses the batch script of preset 'cpu'"),
+        open_executor("slurm:cpu", 2),
+    ):
+        pass
+
+
+def test_without_slurm_the_run_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headrace.flows._dask import check_batch
+
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ServiceError, match="no sbatch on PATH"):
+        check_batch("#!/bin/bash", "cpu")
