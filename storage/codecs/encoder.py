@@ -2,6 +2,7 @@
 
 import math
 import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -11,8 +12,9 @@ from numpy.typing import NDArray
 from headrace.storage.codecs import nonfinite
 from headrace.storage.codecs.layout import Record
 from headrace.storage.codecs.plain import INEXACT, LOSSY, POINTWISE
+from headrace.storage.codecs.predictors import PREDICTED, Predictor
 from headrace.storage.codecs.search import Coded, Goal, attempt, meet
-from headrace.storage.errors import StoreError
+from headrace.storage.errors import ShapeError, StoreError
 
 #: A record is given up when more than this share of its values needs a patch.
 MAX_PATCHED = 0.01
@@ -25,6 +27,10 @@ SMALL_FRAME = 64
 #: Rounding that may differ between machines for each decoding step that is not exact, in units of the last
 #: place of the largest value: two, where float64 transforms rounded to float32 can differ by one.
 INEXACT_SLACK = 2
+#: The same for a prediction that is computed again by the reader, as measured between backends.
+PREDICTION_SLACK = 64
+#: Values of a prediction stored beside the record, so that a reader whose stepper is another one is found out.
+PROBES = 4
 
 
 @dataclass
@@ -35,7 +41,17 @@ class Trial:
     numbers: NDArray[Any]
     tolerance: float
     errors: NDArray[np.float64] = field(repr=False)  # absolute errors of the valid values
-    inexact_steps: int = 0  # decoding steps since the last exact frame whose last bits depend on the machine
+    slack: int = 0  # units in the last place by which machines may differ in ``numbers``
+
+
+@dataclass(frozen=True)
+class Base:
+    """What a frame is coded against: the frame before it, or a prediction made of that one."""
+
+    kind: str
+    numbers: NDArray[Any]
+    slack: int
+    probe: bytes = b""
 
 
 class GroupEncoder:
@@ -48,8 +64,11 @@ class GroupEncoder:
         limits: NDArray[np.float64],
         measure: Literal["max", "rms"],
         codecs: tuple[str, ...],
+        times: Sequence[float] = (),
+        predictors: Mapping[str, Predictor] | None = None,
     ) -> None:
         self.block, self.valid, self.limits, self.measure = block, valid, limits, measure
+        self.times, self.predictors = times, predictors or {}
         self.floats = block.dtype in (np.float32, np.float64)
         self.all_valid = bool(valid.all())
         self.filled = block
@@ -65,7 +84,8 @@ class GroupEncoder:
         chain, tried, similarity = self._chain()
         options = [chain]
         if len(self.block) > 1:
-            if similarity >= SPAN_PEARSON:
+            predicted = sum(trial.record.kind in PREDICTED for trial in chain)
+            if similarity >= SPAN_PEARSON and predicted < len(chain) / 2:
                 options += [[span] for span in self._spans()]
             if any(t.record.codec == "lossless" for t in chain) or _size(chain) * 2 > self.block.nbytes:
                 options.append([self.lossless(0, len(self.block))])
@@ -114,37 +134,58 @@ class GroupEncoder:
         valid = None if self.all_valid else self.valid[rows]
         return Goal(self.measure, self.limits[rows], valid)
 
-    def coded(self, name: str, first: int, count: int, before: Trial | None, warm: float | None = None) -> Trial | None:
-        """Code frames with one codec, verify, patch; None where the bound cannot be held that way."""
+    def base(self, kind: str, k: int, before: Trial) -> Base | None:
+        """Return what frame ``k`` can be coded against; None where the prediction is not finite."""
+        previous = before.numbers[-1]
+        if kind == "P":
+            return Base("P", before.numbers[-1:], before.slack)
+        predicted = predict(self.predictors[kind], previous, self.times[k - 1], self.times[k])
+        if not np.isfinite(predicted).all():
+            return None
+        return Base(kind, predicted[None], PREDICTION_SLACK, probe(predicted).tobytes())
+
+    def coded(self, name: str, first: int, count: int, base: Base | None, warm: float | None = None) -> Trial | None:
+        """Code frames with one codec, verify, patch; None where the bound cannot be held that way.
+
+        With the codec ``constant`` the base is taken as it is, if it is within the bound.
+        """
         goal = self.goal(first, count)
         values = self.filled[first : first + count]
-        base = None if before is None else before.numbers[-1:]
-        steps = (name in INEXACT) + (0 if before is None else before.inexact_steps)
-        magnitude = float(np.abs(values).max(initial=0))
-        unit = float(np.finfo(self.block.dtype).eps) * magnitude
-        strict = goal.tightened(INEXACT_SLACK * steps * unit)
+        slack = INEXACT_SLACK * (name in INEXACT) + (0 if base is None else base.slack)
+        unit = float(np.finfo(self.block.dtype).eps) * self._scale(values)
+        strict = goal.tightened(slack * unit)
         if strict is None or goal.smallest < unit:
             return None
+        below = None if base is None else base.numbers
         with np.errstate(over="ignore"):
-            residual = values if base is None else (values.astype(np.float64) - base).astype(values.dtype)
+            residual = values if below is None else (values.astype(np.float64) - below).astype(values.dtype)
         if not np.isfinite(residual).all():
             return None
         tighter = strict.tightened(2.0**-10 * strict.smallest + 2 * unit)
         for attempted in (strict, tighter):
-            coded = None if attempted is None else meet(name, residual, attempted, first=warm)
+            coded = None if attempted is None else _code(name, residual, attempted, warm)
             if coded is None:
                 return None
-            numbers = add_prediction(base, coded.decoded)
+            numbers = add_prediction(below, coded.decoded)
             difference = np.abs(self._difference(values, numbers))
             bad = ~(difference <= self._pointwise(goal, difference))
             if tighter is None or attempted is tighter or (not bad.any() and goal.excess(difference) <= 1.0):
-                trial = self._patched(coded, first, numbers, difference, bad, kind="I" if base is None else "P")
+                kind = "I" if base is None else base.kind
+                trial = self._patched(coded, first, numbers, difference, bad, kind=kind)
                 break
         if trial is None or goal.excess(trial.errors) > 1.0:
             return None
-        trial.record = replace(trial.record, exact=steps == 0)
-        trial.inexact_steps = steps
+        stored = (b"" if base is None else base.probe) + trial.record.payload
+        trial.record = replace(trial.record, exact=slack == 0, payload=stored)
+        trial.slack = slack
         return trial
+
+    def _scale(self, values: NDArray[Any]) -> float:
+        """Size of the values in the way of the bound: largest, or root mean square."""
+        magnitude = float(np.abs(values).max(initial=0))
+        if self.measure == "max" or not magnitude:
+            return magnitude
+        return magnitude * math.sqrt(_sum_of_squares(values.astype(np.float64) / magnitude) / values.size)
 
     def _difference(self, values: NDArray[Any], numbers: NDArray[Any]) -> NDArray[np.float64]:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -224,7 +265,9 @@ class FrameCoder:
     def __init__(self, group: GroupEncoder) -> None:
         self.group = group
         self.warm: dict[tuple[str, str], float] = {}
-        self.alive: set[tuple[str, str]] = {(kind, name) for kind in "IP" for name in group.codecs}
+        self.alive: set[tuple[str, str]] = {
+            (kind, name) for kind in ("I", "P", *group.predictors) for name in group.codecs
+        }
 
     def code(self, k: int, before: Trial | None) -> list[Trial]:
         """Return the trials for frame ``k``; ``before`` is the decoded frame to predict from, if any."""
@@ -243,12 +286,20 @@ class FrameCoder:
         return trials
 
     def _all(self, k: int, before: Trial | None, limit: float) -> list[Trial]:
-        names = sorted(self.alive, key=lambda c: (c[0], LOSSY.index(c[1])))
-        tried = (self._one(kind, name, k, before, limit) for kind, name in names if kind == "I" or before is not None)
+        kinds = {kind for kind, _ in self.alive} if before is not None else {"I"}
+        bases = {kind: self.group.base(kind, k, before) for kind in kinds - {"I"}} if before is not None else {}
+        for kind in sorted(kinds & set(PREDICTED), reverse=True):
+            base = bases[kind]
+            alone = None if base is None else self.group.coded("constant", k, 1, base)
+            if alone is not None:  # the prediction itself is within the bound: nothing is smaller
+                return [alone]
+        names = sorted((c for c in self.alive if c[0] in kinds), key=lambda c: (c[0], LOSSY.index(c[1])))
+        tried = (self._one(kind, name, k, bases.get(kind), limit) for kind, name in names)
         return [trial for trial in tried if trial is not None]
 
-    def _one(self, kind: str, name: str, k: int, before: Trial | None, limit: float) -> Trial | None:
-        base = before if kind == "P" else None
+    def _one(self, kind: str, name: str, k: int, base: Base | None, limit: float) -> Trial | None:
+        if base is None and kind != "I":
+            return None
         ratio = self.warm.get((kind, name))
         trial = self.group.coded(name, k, 1, base, None if ratio is None else ratio * limit)
         if trial is not None and trial.tolerance > 0 and not (name in POINTWISE and self.group.measure == "max"):
@@ -260,10 +311,37 @@ class FrameCoder:
         alone = {name: size for (kind, name), size in sizes.items() if kind == "I"}
         for name, size in alone.items():  # a codec far behind on the frame itself is not better on a difference
             if size > self.GIVE_UP * min(alone.values()):
-                self.alive -= {("I", name), ("P", name)}
+                self.alive = {candidate for candidate in self.alive if candidate[1] != name}
         for candidate, size in sizes.items():
             if size > self.GIVE_UP * min(sizes.values()):
                 self.alive.discard(candidate)
+
+
+def _code(name: str, residual: NDArray[Any], goal: Goal, warm: float | None) -> Coded | None:
+    """Code a residual; as ``constant`` it is left out."""
+    if name != "constant":
+        return meet(name, residual, goal, first=warm)
+    nothing = np.zeros_like(residual)
+    return Coded(name, nothing.reshape(-1)[:1].tobytes(), nothing, 0.0) if _within(residual, goal) else None
+
+
+def _within(residual: NDArray[Any], goal: Goal) -> bool:
+    return goal.excess(residual.astype(np.float64)) <= 1.0
+
+
+def predict(predictor: Predictor, previous: NDArray[Any], t_previous: float, t: float) -> NDArray[Any]:
+    """Run a predictor on a frame, the same way when writing and reading; what it does to numbers stays quiet."""
+    with np.errstate(all="ignore"):
+        predicted = np.asarray(predictor.advance(previous, t_previous, t))
+    if predicted.shape != previous.shape:
+        raise ShapeError(f"a stepper made a frame of shape {predicted.shape} of one of {previous.shape}")
+    return predicted.astype(previous.dtype, copy=False)
+
+
+def probe(predicted: NDArray[Any]) -> NDArray[Any]:
+    """Values of a prediction at fixed places spread over the frame."""
+    flat = predicted.reshape(-1)
+    return flat[np.linspace(0, flat.size - 1, PROBES).astype(np.int64)]
 
 
 def _size(trials: list[Trial]) -> int:

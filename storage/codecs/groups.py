@@ -7,7 +7,7 @@ way is decoded again with the code the reader runs and compared value by value, 
 a codec claims. Prediction uses decoded frames on both sides, so errors do not accumulate.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,11 +15,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.storage.codecs import nonfinite
-from headrace.storage.codecs.encoder import GroupEncoder, add_prediction, checksum, relative_l2
+from headrace.storage.codecs.encoder import (
+    PREDICTION_SLACK,
+    PROBES,
+    GroupEncoder,
+    add_prediction,
+    checksum,
+    predict,
+    probe,
+    relative_l2,
+)
 from headrace.storage.codecs.layout import Chunk, Record, pack
 from headrace.storage.codecs.plain import LOSSY, decode_plain
+from headrace.storage.codecs.predictors import PREDICTED, Predictor
 from headrace.storage.codecs.transforms import inflate
 from headrace.storage.errors import ParameterError, ShapeError, StoreError
+
+Predictors = Callable[[str], Predictor | None]
 
 
 @dataclass(frozen=True)
@@ -41,6 +53,8 @@ def encode_group(
     codecs: Sequence[str] = LOSSY,
     stream: int = 0,
     index: tuple[int, ...] | None = None,
+    times: Sequence[float] | None = None,
+    predictors: Mapping[str, Predictor] | None = None,
 ) -> EncodedGroup:
     """Encode a group of frames so that each keeps to its limit.
 
@@ -52,6 +66,8 @@ def encode_group(
         frame, over its finite values. Non-finite values come back bit for bit in either case.
     codecs : lossy codecs to choose from
     stream, index : identity of the array and place of the chunk in it, checked by readers
+    times : of the frames, stored with them; needed for ``predictors``
+    predictors : by record kind (A, S); frames may then be coded against what these make of the frame before
 
     Returns
     -------
@@ -70,20 +86,27 @@ def encode_group(
     block = as_real(frames)
     if np.iscomplexobj(frames):
         bounds = bounds / np.sqrt(2.0)  # on each of the two parts, so that the modulus keeps to the limit
-    group = GroupEncoder(block, _validity(frames), bounds, measure, tuple(codecs))
+    if predictors and (times is None or len(times) != len(frames)):
+        raise ShapeError(f"found {0 if times is None else len(times)} times for {len(frames)} frames to be predicted")
+    group = GroupEncoder(block, _validity(frames), bounds, measure, tuple(codecs), times or (), predictors)
     trials, tried = group.encode()
-    chunk = Chunk(frames.dtype, frames.shape, tuple(t.record for t in trials), stream, index)
+    chunk = Chunk(
+        frames.dtype, frames.shape, tuple(t.record for t in trials), stream, index, tuple(times) if times else None
+    )
     errors = np.concatenate([t.errors for t in trials])
     return EncodedGroup(pack(chunk), chunk.records, tried, *_per_frame(frames, errors))
 
 
-def decode_group(chunk: Chunk, start: int = 0, stop: int | None = None) -> NDArray[Any]:
+def decode_group(
+    chunk: Chunk, start: int = 0, stop: int | None = None, predictors: Predictors = lambda _: None
+) -> NDArray[Any]:
     """Decode frames ``start`` to ``stop`` of a verified chunk.
 
     Parameters
     ----------
     chunk : from ``layout.unpack``
     start, stop : range of frames; all by default. Only the records needed for them are decoded.
+    predictors : gives the predictor of a record kind (A, S); asked only where a record needs it
 
     Returns
     -------
@@ -107,7 +130,8 @@ def decode_group(chunk: Chunk, start: int = 0, stop: int | None = None) -> NDArr
         valid = mask[-1]
         if not needed:
             continue
-        numbers = _decode_numbers(record, extent, dtype, before)
+        base = None if before is None else _base(record, chunk, before, predictors)
+        numbers = _decode_numbers(record, extent, dtype, base)
         before = numbers[-1]
         _check_decoded(record, numbers)
         if values.size:
@@ -144,15 +168,36 @@ def from_real(frames: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _decode_numbers(
-    record: Record, extent: tuple[int, ...], dtype: np.dtype[Any], before: NDArray[Any] | None
+    record: Record, extent: tuple[int, ...], dtype: np.dtype[Any], base: NDArray[Any] | None
 ) -> NDArray[Any]:
-    decoded = decode_plain(record.codec, record.payload, extent, dtype)
-    numbers = add_prediction(before[None] if record.kind == "P" and before is not None else None, decoded)
+    payload = record.payload[PROBES * dtype.itemsize :] if record.kind in PREDICTED else record.payload
+    numbers = add_prediction(base, decode_plain(record.codec, payload, extent, dtype))
     if record.patches:
         where, values = _decode_patches(record.patches, int(np.prod(extent)), dtype)
         numbers = numbers.copy()
         numbers.reshape(-1)[where] = values
     return numbers
+
+
+def _base(record: Record, chunk: Chunk, before: NDArray[Any], predictors: Predictors) -> NDArray[Any] | None:
+    """What the record's payload is added to, from the decoded frame before."""
+    if record.kind in "IL":
+        return None
+    if record.kind == "P":
+        return before[None]
+    predictor = predictors(record.kind)
+    if predictor is None or chunk.times is None:
+        raise StoreError(f"frame {record.first} is predicted (kind {record.kind}), but no stepper was given to do it")
+    first, k = record.payload[: PROBES * before.itemsize], record.first
+    predicted = predict(predictor, before, chunk.times[k - 1], chunk.times[k])
+    expected = np.frombuffer(first, before.dtype)
+    room = PREDICTION_SLACK * float(np.finfo(before.dtype).eps) * float(np.abs(predicted).max(initial=0.0))
+    if expected.size != PROBES or not (np.abs(probe(predicted) - expected) <= room).all():
+        raise StoreError(
+            f"frame {k} is predicted otherwise here than where it was written (at four points {probe(predicted)}, "
+            f"expected {expected} within {room:.1e}); use the stepper and versions that run.json names"
+        )
+    return predicted[None]
 
 
 def _check_decoded(record: Record, numbers: NDArray[Any]) -> None:
@@ -167,7 +212,7 @@ def _needed(records: Sequence[Record], start: int, stop: int) -> list[bool]:
     """Mark the records that frames start to stop depend on: a P needs the one before it."""
     needed = [record.first < stop and record.first + record.count > start for record in records]
     for k in range(len(records) - 1, 0, -1):
-        if needed[k] and records[k].kind == "P":
+        if needed[k] and records[k].kind not in "IL":
             needed[k - 1] = True
     return needed
 

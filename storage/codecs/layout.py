@@ -3,7 +3,7 @@
 All numbers are little-endian. A chunk is::
 
     header   magic "HDRC", version u1, frame axes u1, flags u1, reserved u1, dtype 4 bytes, stream u4,
-             chunk index u4 x axes, extent u4 x axes, records u4, records crc u4, header crc u4
+             chunk index u4 x axes, extent u4 x axes, [times f8 x frames], records u4, records crc u4, header crc u4
     records  kind 1 byte, codec u1, flags u1, reserved u1, first frame u4, frames u4, limit f8,
              largest error f8, relative L2 f4, bytes of payload u4, of patches u4, of mask u4,
              crc of the decoded frames u4, crc u4; then payload, patches, mask
@@ -23,14 +23,17 @@ from typing import Any
 import numpy as np
 
 from headrace.storage.codecs.plain import CODECS
+from headrace.storage.codecs.predictors import PREDICTED
 from headrace.storage.errors import StoreError
 
 MAGIC = b"HDRC"
 VERSION = 1
-KINDS = "IPL"
+KINDS = "IPLAS"
 
 #: Chunk flag: the chunk knows its place in the array, and readers check it.
 PLACED = 1
+#: Chunk flag: the time of every frame is stored, which predicted records (A, S) need.
+TIMED = 2
 #: Record flags: the limit is on the root mean square error; the decoded checksum holds on every machine.
 RMS, EXACT = 1, 2
 
@@ -42,7 +45,8 @@ _RECORD = struct.Struct("<cBBBIIddfIIIII")
 class Record:
     """One typed record: a run of frames in one codec.
 
-    ``kind`` is I (coded alone), P (coded as a difference to the decoded frame before) or L (lossless).
+    ``kind`` is I (coded alone), P (coded as a difference to the decoded frame before), A or S (to that frame moved with
+    the flow, or advanced by the solver) or L (lossless).
     ``limit`` is the guaranteed absolute error [unit of the field], pointwise or, when ``rms`` is set, root
     mean square, the largest of the frames' limits; ``max_error`` is the largest error measured and ``rel_l2`` the
     relative L2 error of the run.
@@ -77,6 +81,7 @@ class Chunk:
     records: tuple[Record, ...]
     stream: int = 0
     index: tuple[int, ...] | None = None
+    times: tuple[float, ...] | None = None
 
 
 def pack(chunk: Chunk) -> bytes:
@@ -123,6 +128,8 @@ def unpack(data: bytes) -> Chunk:
     if version != VERSION:
         raise StoreError(f"found chunk format version {version}, this headrace reads {VERSION}; use a newer headrace")
     end = _FIXED.size + 8 * axes
+    times = _parse_times(data, end, axes) if flags & TIMED else None
+    end += 8 * len(times or ())
     if len(data) < end + 12:
         raise StoreError(f"chunk of {len(data)} bytes ends inside its header of {end + 12}")
     count, records_crc, header_crc = struct.unpack_from("<III", data, end)
@@ -142,13 +149,26 @@ def unpack(data: bytes) -> Chunk:
     except (TypeError, UnicodeDecodeError) as err:
         raise StoreError(f"chunk declares the unknown dtype {kind!r}") from err
     _check_cover(records, extent)
-    return Chunk(dtype, extent, tuple(records), stream, index if flags & PLACED else None)
+    if times is None and any(record.kind in PREDICTED for record in records):
+        raise StoreError("the chunk has predicted records but no times of its frames")
+    return Chunk(dtype, extent, tuple(records), stream, index if flags & PLACED else None, times)
+
+
+def _parse_times(data: bytes, start: int, axes: int) -> tuple[float, ...]:
+    """Times of the frames, which follow the extent; their number is the extent's first entry."""
+    if not axes or len(data) < start:
+        raise StoreError(f"chunk of {len(data)} bytes ends inside its header")
+    (frames,) = struct.unpack_from("<I", data, _FIXED.size + 4 * axes)
+    if len(data) < start + 8 * frames:
+        raise StoreError(f"chunk of {len(data)} bytes is too short for the times of {frames} frames")
+    return struct.unpack_from(f"<{frames}d", data, start)
 
 
 def _check_cover(records: list[Record], extent: tuple[int, ...]) -> None:
     expected = 0
     for record in records:
-        if record.first != expected or record.count < 1 or (record.kind == "P" and record.first == 0):
+        follows = record.kind not in "IL"
+        if record.first != expected or record.count < 1 or (follows and (record.first == 0 or record.count > 1)):
             raise StoreError(f"record at frame {record.first} does not follow frame {expected}")
         expected += record.count
     if not extent or expected != extent[0] or not records or math.prod(extent) > 2**40:
@@ -159,9 +179,10 @@ def _identity(chunk: Chunk) -> bytes:
     axes = len(chunk.extent)
     index = chunk.index or (0,) * axes
     kind = chunk.dtype.newbyteorder("<").str.encode("ascii").ljust(4, b"\0")
-    flags = 0 if chunk.index is None else PLACED
+    flags = PLACED * (chunk.index is not None) | TIMED * (chunk.times is not None)
     fixed = _FIXED.pack(MAGIC, VERSION, axes, flags, 0, kind, chunk.stream)
-    return fixed + struct.pack(f"<{2 * axes}I", *index, *chunk.extent)
+    times = chunk.times or ()
+    return fixed + struct.pack(f"<{2 * axes}I{len(times)}d", *index, *chunk.extent, *times)
 
 
 def _record_head(record: Record) -> bytes:

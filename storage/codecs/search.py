@@ -134,7 +134,7 @@ def meet(
     wide = block.astype(np.float64)
     tolerance = first if first is not None else goal.smallest * _FIRST[goal.measure].get(name, 1.0)
     best: Coded | None = None
-    low, high = 0.0, np.inf  # tolerances known to meet and to miss the goal
+    low, high, misses = 0.0, np.inf, 0  # tolerances known to meet and to miss the goal
     for _ in range(trials):
         coded = attempt(name, block, tolerance)
         if coded is None:
@@ -146,8 +146,11 @@ def meet(
             if excess >= 1.0 - within or not coded.decoded.any():
                 break
         else:
-            high = tolerance
-        tolerance = _next(tolerance, (1 - within / 2) / max(excess, 1e-3), low, high)
+            high, misses = tolerance, misses + 1
+        factor = (1 - within / 2) / max(excess, 1e-3)
+        if not low and misses > 1:  # the error hardly follows, as when nothing of a small residual is kept
+            factor = min(factor, 0.5)
+        tolerance = _next(tolerance, factor, low, high)
         if tolerance in (low, high):
             break
     return best

@@ -18,6 +18,7 @@ from headrace.storage.codecs.bounds import Bound, FrameStatistics, Mode
 from headrace.storage.codecs.groups import decode_group, encode_group
 from headrace.storage.codecs.layout import Chunk, unpack
 from headrace.storage.codecs.plain import CODECS, LOSSY
+from headrace.storage.codecs.predictors import Predictor, PredictorSpec
 from headrace.storage.errors import ParameterError, StoreError
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class SpaceTimeCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
     bound : > 0
     codecs : lossy codecs the encoder may choose from; decoding needs no list
     stream : number that ties chunks to this array (0 to 2**32 - 1), so that a chunk of another array is refused
+    predictors : steppers that readers run again for frames stored as predictions
 
     Raises
     ------
@@ -54,6 +56,7 @@ class SpaceTimeCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
     bound: float
     codecs: tuple[str, ...] = LOSSY
     stream: int = 0
+    predictors: tuple[PredictorSpec, ...] = ()
 
     def __post_init__(self) -> None:
         Bound(self.mode, self.bound)
@@ -73,9 +76,11 @@ class SpaceTimeCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
         configuration = data.get("configuration", {})
         if not isinstance(configuration, Mapping):
             raise ParameterError(f"configuration of {NAME} is {configuration!r}, expected a mapping")
+        known = cast("dict[str, Any]", dict(configuration))
         try:
-            return cls(**cast("dict[str, Any]", dict(configuration)))
-        except TypeError as err:
+            specs = tuple(PredictorSpec.from_dict(each) for each in known.pop("predictors", ()))
+            return cls(**known, predictors=specs)
+        except (TypeError, KeyError) as err:
             raise ParameterError(f"configuration of {NAME} does not fit this headrace: {err}") from err
 
     def to_dict(self) -> "dict[str, JSON]":
@@ -86,7 +91,18 @@ class SpaceTimeCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
             "codecs": list(self.codecs),
             "stream": self.stream,
         }
+        if self.predictors:
+            configuration["predictors"] = [spec.to_dict() for spec in self.predictors]
         return {"name": NAME, "configuration": configuration}
+
+    def predictor(self, kind: str) -> Predictor | None:
+        """Make the predictor of a record kind; None where the metadata name none.
+
+        Raises
+        ------
+        StoreError -- the stepper is not installed here
+        """
+        return next((spec.load() for spec in self.predictors if spec.kind == kind), None)
 
     def validate(self, *, shape: tuple[int, ...], dtype: Any, chunk_grid: Any) -> None:  # noqa: ARG002 - Zarr's signature
         """Refuse arrays that have no time axis or no numbers.
@@ -150,7 +166,7 @@ class SpaceTimeCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
             last = min(stop, chunk.extent[0])
             if start < last:
                 inner = tuple(slice(0, n) for n in chunk.extent[1:])
-                out[(slice(0, last - start), *inner)] = decode_group(chunk, start, last)
+                out[(slice(0, last - start), *inner)] = decode_group(chunk, start, last, self.predictor)
         except StoreError as err:
             raise StoreError(f"{_describe(where)}: {err}") from err
         except (ValueError, IndexError, OverflowError, MemoryError) as err:

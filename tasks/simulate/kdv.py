@@ -55,7 +55,7 @@ class KdVSolitons(SpectralSimulation):
         self.places = (PLACES[0] + float(shift[0]), PLACES[1] + float(shift[1]))
         self.x = np.arange(-(n // 2), n // 2, dtype=np.float64) * (LENGTH / n)
         k = np.arange(n // 2 + 1, dtype=np.float64) * (2 * np.pi / LENGTH)
-        keep = np.arange(n // 2 + 1) < n // 3
+        keep = self._keep = np.arange(n // 2 + 1) < n // 3
         self._half_turn = np.asarray(np.exp(1j * k**3 * (self.dt / 2)) * keep, dtype=np.complex128)
         self._to_tendency = np.asarray(-3j * k * keep, dtype=np.complex128)  # -6 u u_x = -3 (u^2)_x
         self._spectrum: Spectrum = np.fft.rfft(two_solitons(self.x, SOLITONS, self.places)) * keep
@@ -105,6 +105,13 @@ class KdVSolitons(SpectralSimulation):
             "snapshot_interval": self.interval,
             "seed": self.seed,
         }
+
+    def _from_field(self, field: NDArray[Any]) -> Spectrum:
+        return np.asarray(np.fft.rfft(field.astype(np.float64)) * self._keep)
+
+    def predictor(self) -> tuple[str, dict[str, Any]]:
+        """Name and parameters of the stepper that repeats this equation."""
+        return "kdv", {"n": self.n, "interval": self.interval}
 
     def _snapshot(self) -> dict[str, NDArray[Any]]:
         return {self.variable: np.fft.irfft(self._spectrum, self.n).astype(np.float32)}

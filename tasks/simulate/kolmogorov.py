@@ -180,6 +180,14 @@ class KolmogorovFlow(SpectralSimulation):
         u, v = self._backward(self._to_velocity * spectrum)
         return spectrum * (PEAK_SPEED / math.sqrt(float(np.max(u * u + v * v))))
 
+    def _from_field(self, field: NDArray[Any]) -> Spectrum:
+        return self._given_field(field)
+
+    def predictor(self) -> tuple[str, dict[str, Any]]:
+        """Name and parameters of the stepper that repeats this flow."""
+        names = ("n", "forced", "interval", "viscosity", "drag")
+        return "kolmogorov", {name: getattr(self, name) for name in names}
+
     def _given_field(self, initial: NDArray[np.float64]) -> Spectrum:
         field = np.asarray(initial, dtype=np.float64)
         if field.shape != (self.n, self.n):

@@ -90,6 +90,32 @@ class SpectralSimulation(ABC):
         """Everything needed to continue after the last snapshot yielded, bit for bit."""
         return {"spectrum": self._spectrum.copy(), "index": np.asarray(self._index, dtype=np.int64)}
 
+    @abstractmethod
+    def _from_field(self, field: NDArray[Any]) -> Spectrum:
+        """Spectrum of a field on the grid, truncated as the scheme does."""
+
+    def advance(self, field: NDArray[Any], steps: int) -> NDArray[Any]:
+        """Take a number of internal steps from a field; the present state is lost.
+
+        Parameters
+        ----------
+        field : array, shape of a snapshot
+        steps : >= 1, each of ``dt``
+
+        Returns
+        -------
+        array, shape of a snapshot, float32; not finite where the scheme is unstable
+        """
+        self._spectrum = self._from_field(field)
+        for _ in range(steps):
+            self._step()
+        (snapshot,) = self._snapshot().values()
+        return snapshot
+
+    def predictor(self) -> tuple[str, dict[str, Any]]:
+        """Name and parameters of the stepper (entry point group ``headrace.steppers``) that repeats this simulation."""
+        raise NotImplementedError
+
     def _restore(self, state: dict[str, NDArray[Any]]) -> None:
         spectrum = np.array(state["spectrum"], dtype=np.complex128)
         if spectrum.shape != self._spectrum.shape:
