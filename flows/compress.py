@@ -31,6 +31,7 @@ from headrace.flows._flight import IN_FLIGHT, Flight
 from headrace.flows._report import load_report, save_report
 from headrace.storage.codecs.bounds import Bound
 from headrace.storage.codecs.plain import LOSSY
+from headrace.storage.codecs.predictors import PredictorSpec
 from headrace.storage.errors import HeadraceError, ParameterError
 from headrace.storage.files import remove
 from headrace.storage.provenance import peak_memory
@@ -92,6 +93,12 @@ class Params(FlowParams):
     )
     codecs: tuple[str, ...] = Field(
         default=LOSSY, min_length=1, description="lossy codecs to choose the smallest from, group by group"
+    )
+    predict: Literal["difference", "advected", "solver"] = Field(
+        default="difference",
+        description="what a frame may be predicted from, the strongest allowed: the frame before (difference), that "
+        "frame moved with the flow (advected), or that frame advanced by the simulation itself (solver); readers "
+        "compute the latter two again, within one group",
     )
     group_size: int | None = Field(
         default=None,
@@ -344,8 +351,21 @@ def _layouts(params: Params, source: SimulationSource | FileSource, key: str) ->
     for name in source.variables:
         shape = tuple(int(n) for n in source.template[name].shape[1:])
         bound = exceptions.get(name, Bound(params.bound_mode, params.bound))
-        layouts[name] = Layout(shape, choose_block(shape, params.block), bound, stream_number(key, name))
+        block = choose_block(shape, params.block)
+        specs = _predictors(params, source) if block == shape else ()
+        layouts[name] = Layout(shape, block, bound, stream_number(key, name), specs)
     return layouts
+
+
+def _predictors(params: Params, source: SimulationSource | FileSource) -> tuple[PredictorSpec, ...]:
+    allowed = {"advected": "A", "solver": "AS"}.get(params.predict, "")
+    specs = tuple(spec for spec in source.predictors() if spec.kind in allowed)
+    if allowed and not specs:
+        raise ParameterError(
+            f"predict={params.predict!r} found no way to predict frames of {source.name}; expected a built-in "
+            "simulation that has one; choose difference"
+        )
+    return specs
 
 
 def _group_size(params: Params, layouts: dict[str, Layout]) -> int:

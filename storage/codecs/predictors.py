@@ -109,7 +109,7 @@ def _load(name: str, parameters: str) -> Predictor:
             known = ", ".join(sorted({*found, *_registered})) or "none"
             raise StoreError(
                 f"frames are predicted by the stepper {name!r}, which is not installed here (there is: {known}); "
-                "install the package that brings it, call register_stepper, or let a program that has it restore the store"
+                "install the package that brings it, call register_stepper, or restore the store where it is"
             )
         factory = found[name].load()
     predictor: Predictor = factory(json.loads(parameters))

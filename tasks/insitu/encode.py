@@ -15,6 +15,7 @@ import numpy as np
 
 from headrace.storage.arrays import write_chunk
 from headrace.storage.codecs.groups import EncodedGroup, encode_group
+from headrace.storage.codecs.predictors import PredictorSpec
 from headrace.storage.errors import StoreError
 from headrace.storage.provenance import peak_memory
 from headrace.storage.runs import mark_done
@@ -38,6 +39,8 @@ class EncodeJob:
     measure: Literal["max", "rms"]
     codecs: tuple[str, ...]
     stream: int
+    times: tuple[float, ...] = ()
+    predictors: tuple[PredictorSpec, ...] = ()
 
     @property
     def unit(self) -> str:
@@ -63,7 +66,16 @@ def encode_unit(job: EncodeJob) -> dict[str, Any]:
     begin = time.process_time()
     frames = _load(Path(job.frames), job.region)
     index = (job.group, *job.block)
-    group = encode_group(frames, job.limits, measure=job.measure, codecs=job.codecs, stream=job.stream, index=index)
+    group = encode_group(
+        frames,
+        job.limits,
+        measure=job.measure,
+        codecs=job.codecs,
+        stream=job.stream,
+        index=index,
+        times=job.times if job.predictors else None,
+        predictors={spec.kind: spec.load() for spec in job.predictors},
+    )
     run = Path(job.run)
     write_chunk(run / "data.zarr", job.variable, index, group.payload)
     info = {

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.storage.codecs.predictors import PredictorSpec
 from headrace.storage.errors import ParameterError
 from headrace.storage.provenance import fingerprint
 from headrace.tasks.insitu.gates import Frame
@@ -112,6 +113,11 @@ class SimulationSource:
         """The chosen variables with a time axis of length 0."""
         return self._template[list(self.variables)]
 
+    def predictors(self) -> tuple[PredictorSpec, ...]:
+        """Ways to predict a frame from the one before."""
+        known = self.simulation.predictors()
+        return tuple(PredictorSpec.of(kind, name, **parameters) for kind, (name, parameters) in known.items())
+
     @property
     def seconds(self) -> float:
         """CPU seconds the solver has taken so far."""
@@ -199,6 +205,10 @@ class FileSource:
             self._seconds += time.process_time() - begin
             self._next += 1
             yield Snapshot(index, float(self.times[index]), fields)
+
+    def predictors(self) -> tuple[PredictorSpec, ...]:
+        """None: a file does not say how its frames came about."""
+        return ()
 
     def state(self) -> dict[str, NDArray[Any]]:
         """The number of the next frame."""

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.storage.codecs.bounds import Bound, FrameStatistics
+from headrace.storage.codecs.predictors import PredictorSpec
 from headrace.storage.errors import ParameterError, ShapeError
 from headrace.storage.files import store_error
 from headrace.tasks.insitu.encode import EncodeJob, blocks_of
@@ -69,6 +70,7 @@ class Layout:
     block: tuple[int, ...]
     bound: Bound
     stream: int
+    predictors: tuple[PredictorSpec, ...] = ()
 
     @property
     def blocks(self) -> list[tuple[tuple[int, ...], tuple[tuple[int, int], ...]]]:
@@ -171,6 +173,8 @@ class Stream:
                         measure=layout.bound.measure,
                         codecs=self.codecs,
                         stream=layout.stream,
+                        times=tuple(frame.time for frame in self._open),
+                        predictors=layout.predictors,
                     )
                 )
         closed = ClosedGroup(self.groups, first, len(self._open), tuple(jobs), tuple(spooled))

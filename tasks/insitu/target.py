@@ -87,7 +87,7 @@ def create_target(
         if template[name].dims == ("offered",):
             encodings[name] = {"chunks": (OFFERED_CHUNK,)}
     for name, layout in layouts.items():
-        codec = SpaceTimeCodec(layout.bound.mode, layout.bound.value, codecs, layout.stream)
+        codec = SpaceTimeCodec(layout.bound.mode, layout.bound.value, codecs, layout.stream, layout.predictors)
         chunks = (group_size, *layout.block)
         encodings[name] = {"chunks": chunks, "serializer": codec, "compressors": None, "filters": None}
     earlier = str(template.attrs.get("history", ""))

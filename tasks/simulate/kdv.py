@@ -109,9 +109,9 @@ class KdVSolitons(SpectralSimulation):
     def _from_field(self, field: NDArray[Any]) -> Spectrum:
         return np.asarray(np.fft.rfft(field.astype(np.float64)) * self._keep)
 
-    def predictor(self) -> tuple[str, dict[str, Any]]:
-        """Name and parameters of the stepper that repeats this equation."""
-        return "kdv", {"n": self.n, "interval": self.interval}
+    def predictors(self) -> dict[str, tuple[str, dict[str, Any]]]:
+        """Repeat the equation."""
+        return {"S": ("kdv", {"n": self.n, "interval": self.interval})}
 
     def _snapshot(self) -> dict[str, NDArray[Any]]:
         return {self.variable: np.fft.irfft(self._spectrum, self.n).astype(np.float32)}

@@ -183,10 +183,13 @@ class KolmogorovFlow(SpectralSimulation):
     def _from_field(self, field: NDArray[Any]) -> Spectrum:
         return self._given_field(field)
 
-    def predictor(self) -> tuple[str, dict[str, Any]]:
-        """Name and parameters of the stepper that repeats this flow."""
-        names = ("n", "forced", "interval", "viscosity", "drag")
-        return "kolmogorov", {name: getattr(self, name) for name in names}
+    def predictors(self) -> dict[str, tuple[str, dict[str, Any]]]:
+        """Repeat the flow, or move its vorticity with it."""
+        own = {name: getattr(self, name) for name in ("n", "forced", "interval", "viscosity", "drag")}
+        moved: dict[str, Any] = {"viscosity": self.viscosity, "drag": self.drag}
+        if self.forced:
+            moved |= {"forcing": float(FORCING_WAVENUMBER), "forcing_wavenumber": FORCING_WAVENUMBER}
+        return {"S": ("kolmogorov", own), "A": ("advected-vorticity", moved)}
 
     def _given_field(self, initial: NDArray[np.float64]) -> Spectrum:
         field = np.asarray(initial, dtype=np.float64)

@@ -112,9 +112,14 @@ class SpectralSimulation(ABC):
         (snapshot,) = self._snapshot().values()
         return snapshot
 
-    def predictor(self) -> tuple[str, dict[str, Any]]:
-        """Name and parameters of the stepper (entry point group ``headrace.steppers``) that repeats this simulation."""
-        raise NotImplementedError
+    @abstractmethod
+    def predictors(self) -> dict[str, tuple[str, dict[str, Any]]]:
+        """Steppers of the entry point group ``headrace.steppers`` that predict a snapshot from the one before.
+
+        Returns
+        -------
+        dict of record kind (S: the solver itself, A: the field moved with the flow) to name and JSON parameters
+        """
 
     def _restore(self, state: dict[str, NDArray[Any]]) -> None:
         spectrum = np.array(state["spectrum"], dtype=np.complex128)
