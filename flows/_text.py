@@ -5,13 +5,15 @@ from typing import Any
 
 from headrace.flows._base import Report, Table
 
+LARGEST_WHOLE = 1e12
+
 
 def cell(value: Any) -> str:
-    """A table cell: numbers with four significant digits, everything else as it is."""
+    """A table cell: whole numbers in full, others with four significant digits, everything else as it is."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return str(int(value)) if value.is_integer() and abs(value) < LARGEST_WHOLE else f"{value:.4g}"
     return "" if value is None else str(value)
 
 

@@ -31,7 +31,7 @@ def write_template(
     cut = _cut(both, empty)
     settings = {name: _encoding(empty[name], growing, given) for name, given in encodings.items()}
     for key, variable in filled.variables.items():
-        source = variable if variable.size == 0 and "calendar" in variable.attrs else template[key].variable
+        source = variable if variable.size == 0 and "calendar" in variable.attrs else template[key].variable  # a date
         variable.encoding = _encoding(source, growing, None)
     store, rest = folder / "store", folder / "rest"
     _to_zarr(cut, store, settings)
@@ -100,15 +100,17 @@ def holds_text(variable: "xr.Variable | np.ndarray") -> bool:
 
 
 def _with_empty_dates(dataset: "xr.Dataset") -> "xr.Dataset":
-    """Encode calendar dates of length 0 by their declared units; xarray would take them for numbers."""
+    """Encode dates of length 0 by their declared units; xarray would take them for numbers, or fail."""
     import xarray as xr
 
     changed = {}
     for name, variable in dataset.variables.items():
-        if variable.dtype.kind == "O" and not variable.size and _holds_dates(variable):
-            encoding = time_encoding(variable)
-            attrs = {**variable.attrs, "units": encoding.pop("units"), "calendar": encoding.pop("calendar")}
-            changed[name] = xr.Variable(variable.dims, np.zeros(variable.shape, encoding["dtype"]), attrs)
+        if not variable.size and (
+            variable.dtype.kind == "M" or (variable.dtype.kind == "O" and _holds_dates(variable))
+        ):
+            made = {"calendar": "proleptic_gregorian", **time_encoding(variable)}
+            attrs = {**variable.attrs, "units": made["units"], "calendar": made["calendar"]}
+            changed[name] = xr.Variable(variable.dims, np.zeros(variable.shape, made["dtype"]), attrs)
     coords = {name: variable for name, variable in changed.items() if name in dataset.coords}
     return dataset.assign_coords(coords).assign({n: v for n, v in changed.items() if n not in coords})
 

@@ -114,7 +114,10 @@ def test_errors_of_ours_survive_the_way_back(spec: str, units: ModuleType, tmp_p
 
 
 @pytest.mark.parametrize("spec", ["processes:2", "dask:2"])
-def test_local_workers_run_one_thread_and_not_the_main_script(spec: str, units: ModuleType) -> None:
+def test_local_workers_run_one_thread_and_not_the_main_script(
+    spec: str, units: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     before = dict(os.environ)
     with open_executor(spec, 2) as submit:
         pid, threads, in_path, main = submit(units.where).result()
