@@ -255,7 +255,8 @@ class UnitResults:
         if not isinstance(first, HeadraceError):
             reason = f"{type(first).__name__}: {reason}"
         shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        reason = reason.splitlines()[0].rstrip(".")
         raise UnitError(
-            f"{len(names)} of {self.taken} units of work failed ({shown}); {names[0]}: {reason.splitlines()[0]}. "
+            f"{len(names)} of {self.taken} units of work failed ({shown}); {names[0]}: {reason}. "
             "What finished is kept: remove the cause and run the same command again to resume."
         ) from first

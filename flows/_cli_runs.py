@@ -1,6 +1,5 @@
 """``headrace runs`` and ``report``: what earlier runs left."""
 
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -56,7 +55,7 @@ def remove(*runs: str, out: Out = OUT, as_json: Json = False) -> None:
         Keys, unique beginnings of keys, folders, or `last`.
     """
     from headrace.storage.errors import ParameterError, RunLockedError
-    from headrace.storage.listing import find_run
+    from headrace.storage.runs import find_run, remove_run
 
     if not runs:
         raise ParameterError("No run is named; expected at least one key. `headrace runs list` shows them.")
@@ -65,7 +64,7 @@ def remove(*runs: str, out: Out = OUT, as_json: Json = False) -> None:
         if info.status == "running":
             raise RunLockedError(f"Run {info.key} is running; expected one that has ended. Stop it first (Ctrl-C).")
     for info in found:
-        shutil.rmtree(info.path)
+        remove_run(info.path)
     emit([str(info.path) for info in found], "\n".join(f"removed {info.path}" for info in found), as_json)
 
 

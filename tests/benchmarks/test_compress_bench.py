@@ -1,7 +1,7 @@
 """Every section of the benchmark runs once, in its small size, so that it cannot rot.
 
-What a section says of speed and memory is not asserted here; what it says of bytes and bounds is. The sections on kills,
-equal bytes and damage have tests of their own.
+What a section says of speed and memory is not asserted here; what it says of bytes and bounds is. The sections on
+kills and equal bytes have tests of their own.
 """
 
 import pytest

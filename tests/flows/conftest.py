@@ -146,8 +146,9 @@ class PrefectServer:
             return json.load(answer)
 
     def flow_runs(self) -> list[dict[str, Any]]:
-        """Flow runs, the latest first."""
-        return list(self.ask("flow_runs/filter", {"sort": "EXPECTED_START_TIME_DESC"}))
+        """Flow runs that have begun, the latest first."""
+        found = self.ask("flow_runs/filter", {"sort": "EXPECTED_START_TIME_DESC"})
+        return [run for run in found if run["start_time"] is not None]
 
     def of_run(self, kind: str, run: str) -> list[dict[str, Any]]:
         """Task runs or artifacts of a flow run."""
