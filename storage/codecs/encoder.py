@@ -1,7 +1,6 @@
 """The encoder of one group: tries ways to code it, verifies each value by value, keeps the smallest."""
 
 import math
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -10,11 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.storage.codecs import nonfinite
+from headrace.storage.codecs.arithmetic import (
+    PREDICTION_SLACK,
+    add_prediction,
+    checksum,
+    correlation,
+    encode_patches,
+    predict,
+    probe,
+    relative_l2,
+    sum_of_squares,
+)
 from headrace.storage.codecs.layout import Record
 from headrace.storage.codecs.plain import INEXACT, LOSSY, POINTWISE
 from headrace.storage.codecs.predictors import PREDICTED, Predictor
 from headrace.storage.codecs.search import Coded, Goal, attempt, meet
-from headrace.storage.errors import ShapeError, StoreError
+from headrace.storage.errors import StoreError
 
 #: A record is given up when more than this share of its values needs a patch.
 MAX_PATCHED = 0.01
@@ -27,10 +37,6 @@ SMALL_FRAME = 64
 #: Rounding that may differ between machines for each decoding step that is not exact, in units of the last
 #: place of the largest value: two, where float64 transforms rounded to float32 can differ by one.
 INEXACT_SLACK = 2
-#: The same for a prediction that is computed again by the reader, as measured between backends.
-PREDICTION_SLACK = 64
-#: Values of a prediction stored beside the record, so that a reader whose stepper is another one is found out.
-PROBES = 4
 
 
 @dataclass
@@ -185,7 +191,7 @@ class GroupEncoder:
         magnitude = float(np.abs(values).max(initial=0))
         if self.measure == "max" or not magnitude:
             return magnitude
-        return magnitude * math.sqrt(_sum_of_squares(values.astype(np.float64) / magnitude) / values.size)
+        return magnitude * math.sqrt(sum_of_squares(values.astype(np.float64) / magnitude) / values.size)
 
     def _difference(self, values: NDArray[Any], numbers: NDArray[Any]) -> NDArray[np.float64]:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -329,79 +335,5 @@ def _within(residual: NDArray[Any], goal: Goal) -> bool:
     return goal.excess(residual.astype(np.float64)) <= 1.0
 
 
-def predict(predictor: Predictor, previous: NDArray[Any], t_previous: float, t: float) -> NDArray[Any]:
-    """Run a predictor on a frame, the same way when writing and reading; what it does to numbers stays quiet."""
-    with np.errstate(all="ignore"):
-        predicted = np.asarray(predictor.advance(previous, t_previous, t))
-    if predicted.shape != previous.shape:
-        raise ShapeError(f"a stepper made a frame of shape {predicted.shape} of one of {previous.shape}")
-    return predicted.astype(previous.dtype, copy=False)
-
-
-def probe(predicted: NDArray[Any]) -> NDArray[Any]:
-    """Values of a prediction at fixed places spread over the frame."""
-    flat = predicted.reshape(-1)
-    return flat[np.linspace(0, flat.size - 1, PROBES).astype(np.int64)]
-
-
 def _size(trials: list[Trial]) -> int:
     return sum(trial.record.nbytes for trial in trials)
-
-
-def correlation(a: NDArray[Any], b: NDArray[Any]) -> float:
-    """Correlation of two frames of finite values; 0 where one of them is constant.
-
-    Parameters
-    ----------
-    a, b : arrays of the same shape
-
-    Returns
-    -------
-    float in [-1, 1]
-    """
-    x, y = _centred(a), _centred(b)
-    norm = math.sqrt(_sum_of_squares(x) * _sum_of_squares(y))
-    return min(1.0, max(-1.0, float(np.multiply(x, y).sum()) / norm)) if norm > 0 else 0.0
-
-
-def _centred(values: NDArray[Any]) -> NDArray[np.float64]:
-    """Deviations from the mean, scaled to at most 1 so that their products neither overflow nor vanish."""
-    wide = values.astype(np.float64).reshape(-1)
-    wide /= float(np.abs(wide).max(initial=0.0)) or 1.0
-    wide -= wide.mean()
-    wide /= float(np.abs(wide).max(initial=0.0)) or 1.0
-    return wide
-
-
-def add_prediction(base: NDArray[Any] | None, decoded: NDArray[Any]) -> NDArray[Any]:
-    """Add a decoded difference to the frame it was predicted from, the same way when writing and reading."""
-    if base is None:
-        return decoded
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.asarray(base + decoded)
-
-
-def checksum(numbers: NDArray[Any]) -> int:
-    """CRC-32 of decoded values, in C order and native bytes."""
-    return zlib.crc32(np.ascontiguousarray(numbers).tobytes())
-
-
-def encode_patches(bad: NDArray[np.bool_], block: NDArray[Any]) -> bytes:
-    """Store the true values at the places marked: their number, and zlib of gaps (u4) and values."""
-    where = np.flatnonzero(bad)
-    gaps = np.diff(where, prepend=0).astype("<u4").tobytes()
-    values = block.reshape(-1)[where].astype(block.dtype.newbyteorder("<")).tobytes()
-    return len(where).to_bytes(4, "little") + zlib.compress(gaps + values, 9)
-
-
-def relative_l2(errors: NDArray[np.float64], values: NDArray[Any]) -> float:
-    """||errors|| / ||values||, safe for huge values; 0 where both vanish."""
-    wide = np.abs(values).astype(np.float64)
-    scale = float(wide.max(initial=0.0)) or 1.0
-    norm = _sum_of_squares(wide / scale)
-    return math.sqrt(_sum_of_squares(errors / scale) / norm) if norm > 0 else 0.0
-
-
-def _sum_of_squares(values: NDArray[np.float64]) -> float:
-    """Sum without BLAS: its threads cost more than they bring on arrays of this size, and their order varies."""
-    return float(np.square(values).sum())

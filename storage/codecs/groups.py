@@ -15,20 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.storage.codecs import nonfinite
-from headrace.storage.codecs.encoder import (
+from headrace.storage.codecs.arithmetic import (
     PREDICTION_SLACK,
     PROBES,
-    GroupEncoder,
     add_prediction,
     checksum,
+    decode_patches,
     predict,
     probe,
     relative_l2,
 )
+from headrace.storage.codecs.encoder import GroupEncoder
 from headrace.storage.codecs.layout import Chunk, Record, pack
 from headrace.storage.codecs.plain import LOSSY, decode_plain
 from headrace.storage.codecs.predictors import PREDICTED, Predictor
-from headrace.storage.codecs.transforms import inflate
 from headrace.storage.errors import ParameterError, ShapeError, StoreError
 
 Predictors = Callable[[str], Predictor | None]
@@ -173,7 +173,7 @@ def _decode_numbers(
     payload = record.payload[PROBES * dtype.itemsize :] if record.kind in PREDICTED else record.payload
     numbers = add_prediction(base, decode_plain(record.codec, payload, extent, dtype))
     if record.patches:
-        where, values = _decode_patches(record.patches, int(np.prod(extent)), dtype)
+        where, values = decode_patches(record.patches, int(np.prod(extent)), dtype)
         numbers = numbers.copy()
         numbers.reshape(-1)[where] = values
     return numbers
@@ -222,17 +222,6 @@ def _real_layout(dtype: np.dtype[Any], extent: tuple[int, ...]) -> tuple[np.dtyp
     if native.kind != "c":
         return native, extent
     return np.dtype(f"f{native.itemsize // 2}"), (extent[0], 2, *extent[1:])
-
-
-def _decode_patches(payload: bytes, size: int, dtype: np.dtype[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    count = int.from_bytes(payload[:4], "little")
-    if count > size:
-        raise StoreError(f"patch list declares {count} values for {size} points")
-    raw = inflate(payload[4:], count * (4 + dtype.itemsize))
-    where = np.cumsum(np.frombuffer(raw, "<u4", count).astype(np.int64))
-    if count and where[-1] >= size:
-        raise StoreError(f"patch list points at value {where[-1]} of {size}")
-    return where, np.frombuffer(raw, dtype.newbyteorder("<"), count, 4 * count).astype(dtype)
 
 
 def _per_frame(frames: NDArray[Any], errors: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

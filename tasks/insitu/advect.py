@@ -105,7 +105,7 @@ class _Grid:
 
     @cached_property
     def axis(self) -> NDArray[np.float64]:
-        return np.arange(self.n) * self.spacing
+        return np.asarray(np.arange(self.n) * self.spacing, np.float64)
 
     @cached_property
     def points(self) -> NDArray[np.float64]:
@@ -116,7 +116,7 @@ class _Grid:
         unit = 2 * math.pi / self.length
         ky = np.fft.fftfreq(self.n, 1 / self.n)[:, None] * unit
         kx = np.fft.rfftfreq(self.n, 1 / self.n)[None, :] * unit
-        return ky, kx
+        return np.asarray(ky, np.float64), np.asarray(kx, np.float64)
 
     @cached_property
     def k2(self) -> NDArray[np.float64]:
@@ -128,7 +128,7 @@ class _Grid:
         ky, kx = self.wavenumbers
         stream = np.fft.rfft2(w) / np.where(self.k2 > 0, self.k2, 1.0)
         stream[0, 0] = 0.0
-        return np.fft.irfft2(np.stack([1j * ky * stream, -1j * kx * stream]), s=w.shape)
+        return np.asarray(np.fft.irfft2(np.stack([1j * ky * stream, -1j * kx * stream]), s=w.shape), np.float64)
 
 
 def advected_vorticity(parameters: Mapping[str, Any]) -> AdvectedVorticity:

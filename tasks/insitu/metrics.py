@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.storage.codecs.encoder import correlation
+from headrace.storage.codecs.arithmetic import correlation
 from headrace.storage.errors import ShapeError
 
 Field = NDArray[Any]
