@@ -108,8 +108,10 @@ def test_a_unit_that_fails_once_shows_as_a_retry(
     tasks = settled(prefect_server, run["id"], {"Completed"})
     assert {task["name"]: task["run_count"] for task in tasks}["units 3-5"] == 2
     assert all(task["run_count"] == 1 for task in tasks if task["name"] != "units 3-5")
-    messages = prefect_server.logs(run["id"])
-    assert any("fail_once failed" in text and "trying once more" in text for text in messages), messages
+    deadline = time.monotonic() + 30  # log records are sent in batches
+    while not any("fail_once failed" in text and "trying once more" in text for text in prefect_server.logs(run["id"])):
+        assert time.monotonic() < deadline, prefect_server.logs(run["id"])
+        time.sleep(0.2)
 
 
 def test_failed_units_fail_the_flow_run_with_our_message(
