@@ -1,4 +1,4 @@
-"""What ``compress`` promises, measured: codec ratios, the bound, damage, equal bytes, kills, CPU and memory.
+"""What ``compress`` promises, measured: ratios, the bound, damage, equal bytes, kills, CPU and memory.
 
 ``headrace bench compress`` runs everything in about ten minutes on two cores; ``--only TEXT`` runs the sections whose
 name contains the text.
@@ -7,13 +7,15 @@ name contains the text.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from headrace.flows.benchmarks import _guarantee, _process, _ratios
+from headrace.flows.benchmarks import _guarantee, _prediction, _process, _ratios
 
 Section = Callable[[str], Iterator[dict[str, Any]]]
 
 SECTIONS: Mapping[str, Section] = {
     "codec table": _ratios.codec_table,
     "default stream": _ratios.stream_against_single,
+    "prediction": _prediction.prediction,
+    "whole pipeline": _prediction.pipeline,
     "violations": _guarantee.violations,
     "damaged chunks": _guarantee.mutants,
     "store from": _process.identical,
