@@ -193,7 +193,7 @@ def alive(group: int) -> list[str]:
 
 def wait_for_the_end(group: int) -> None:
     """Wait until a process group is gone, or fail naming who stays."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while alive(group):
         assert time.monotonic() < deadline, f"still there: {alive(group)}"
         time.sleep(0.1)
@@ -202,7 +202,7 @@ def wait_for_the_end(group: int) -> None:
 @pytest.mark.parametrize("running", ["processes:2", "dask:2"], indirect=True)
 def test_ctrl_c_ends_workers_without_a_word(running: "subprocess.Popen[str]") -> None:
     os.killpg(running.pid, signal.SIGINT)
-    out, err = running.communicate(timeout=60)
+    out, err = running.communicate(timeout=180)
     assert running.returncode == 0
     assert out.splitlines() == ["started", "interrupted"]
     assert err == ""

@@ -231,7 +231,7 @@ def test_ctrl_c_ends_run_workers_and_server(tmp_path: Path) -> None:
             assert time.monotonic() < deadline, "no unit was finished"
             time.sleep(0.1)
         os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=90)
+        out, err = process.communicate(timeout=180)
     finally:
         if in_group(process.pid):
             os.killpg(process.pid, signal.SIGKILL)
