@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -115,13 +116,22 @@ def worker(prefect_server: Server, tmp_path_factory: pytest.TempPathFactory) -> 
     command = [sys.executable, "-P", "-m", "prefect", "worker", "start", "--pool", "local", "--type", "process"]
     with (folder / "worker.log").open("w") as log:
         process = subprocess.Popen(
-            command, cwd=folder, env=prefect_server.environment(), stdout=log, stderr=subprocess.STDOUT
+            command,
+            cwd=folder,
+            env=prefect_server.environment(),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
     try:
         yield folder
     finally:
         process.terminate()
-        process.wait(60)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:  # a worker waits for the runs it has begun
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 @pytest.mark.prefect
