@@ -1,6 +1,7 @@
 """Fixtures that all tests share."""
 
 import os
+import signal
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +15,15 @@ from headrace.gpu.backend import has_gpu
 
 hypothesis.settings.register_profile("house", deadline=None, derandomize="CI" in os.environ, print_blob=True)
 hypothesis.settings.load_profile("house")
+
+
+def pytest_configure() -> None:
+    """Let programs that tests start hear Ctrl-C.
+
+    A shell starts background jobs with the interrupt signal ignored, and what is ignored stays so in all descendants.
+    """
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
