@@ -11,12 +11,12 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, TypeVar
 
 from headrace.flows._base import Pending, Submit, inline
-from headrace.storage.errors import HeadraceError, ParameterError
+from headrace.storage.errors import HeadraceError, ParameterError, UnitError
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -29,12 +29,16 @@ WORKER_ENVIRONMENT = {
 }
 
 
+TRANSIENT = frozenset({errno.EIO, errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ESTALE, errno.ETIMEDOUT})
+"""Errors of the operating system, of network file systems above all, that may pass by themselves."""
+
+
 class Retried:
     """A unit that is started once more when it fails for a reason that may pass, such as a file system hiccup."""
 
     def __init__(self, submit: Submit, fn: Callable[..., T], args: tuple[Any, ...]) -> None:
         self.submit, self.fn, self.args = submit, fn, args
-        self.inner: Pending[Any] = submit(fn, *args)
+        self.inner: Pending[Any] = _started(submit, fn, args)
         self.settled = False
 
     def result(self) -> Any:
@@ -47,7 +51,7 @@ class Retried:
             if not is_transient(error):
                 raise
             logger.warning("%s failed (%s); trying once more", self.fn.__name__, error)
-            self.inner = self.submit(self.fn, *self.args)
+            self.inner = _started(self.submit, self.fn, self.args)
             return self.inner.result()
         finally:
             self.settled, self.args = True, ()
@@ -57,13 +61,21 @@ class Retried:
         return self.inner.done()
 
 
+def _started(submit: Submit, fn: Callable[..., T], args: tuple[Any, ...]) -> Pending[T]:
+    try:
+        return submit(fn, *args)
+    except BrokenExecutor as error:
+        raise UnitError(
+            "a worker process died, perhaps for want of memory, and took its pool with it; expected it to live. "
+            "What finished is kept: run the same command again to resume, with fewer workers."
+        ) from error
+
+
 def is_transient(error: BaseException) -> bool:
     """Whether an error may pass by itself: trouble of the operating system that is not the user's to correct."""
     if isinstance(error, HeadraceError) and error.exit_status == HeadraceError.exit_status:
         return False
-    if not isinstance(error, OSError) or isinstance(error, FileNotFoundError | PermissionError):
-        return False
-    return error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+    return isinstance(error, ConnectionError) or (isinstance(error, OSError) and error.errno in TRANSIENT)
 
 
 def retrying(submit: Submit) -> Submit:

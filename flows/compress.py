@@ -5,8 +5,7 @@ block of one variable is one unit of work, encoded anywhere, and one chunk of th
 more than a few groups are in memory or on the way.
 """
 
-import os
-import socket
+import logging
 import time
 from pathlib import Path
 from typing import Literal, Self
@@ -27,14 +26,14 @@ from headrace.flows._base import (
     inline,
     lazy_flow,
 )
-from headrace.flows._flight import IN_FLIGHT, Flight
+from headrace.flows._flight import IN_FLIGHT, Flight, check_complete, finished_units, totals
 from headrace.flows._report import load_report, save_report
+from headrace.gpu.backend import parse_device
 from headrace.storage.codecs.bounds import Bound
 from headrace.storage.codecs.plain import LOSSY
 from headrace.storage.codecs.predictors import PredictorSpec
-from headrace.storage.errors import HeadraceError, ParameterError
+from headrace.storage.errors import HeadraceError, ParameterError, StoreError
 from headrace.storage.files import remove
-from headrace.storage.provenance import peak_memory
 from headrace.storage.runs import Run, run_identity, run_key
 from headrace.tasks.insitu.sources import DEFAULT_METRICS, FILE_METRICS, FileSource, SimulationSource, open_source
 from headrace.tasks.insitu.stream import (
@@ -50,6 +49,8 @@ from headrace.tasks.insitu.stream import (
 from headrace.tasks.insitu.summary import METRIC_NAMES, summarise
 from headrace.tasks.insitu.target import complete, create_target, store_template, write_trail
 from headrace.tasks.simulate import SIMULATIONS
+
+logger = logging.getLogger(__name__)
 
 #: Raised when the bytes of a result change.
 VERSION = 1
@@ -120,7 +121,7 @@ class Params(FlowParams):
     metrics: tuple[str, ...] | None = Field(
         default=None,
         description="metrics watched by the gate and stored for every frame offered (enstrophy, max_abs, mean, rms, "
-        "roughness); default: enstrophy for Kolmogorov flow, roughness for KdV, mean and rms for files",
+        "roughness); default: enstrophy for Kolmogorov flow, roughness for KdV, rms for files",
     )
     gate_tolerance: float = Field(
         default=1e-3,
@@ -177,7 +178,9 @@ def parse_bound(text: str) -> tuple[str, Bound]:
 
 def plan(params: Params) -> Plan:
     """Say what a run would do, from metadata only."""
+    parse_device(params.device)
     source = _open(params)
+    _watches(params, source)
     layouts = _layouts(params, source, "")
     group_size = _group_size(params, layouts)
     groups = -(-source.frames // group_size)
@@ -202,6 +205,7 @@ def plan(params: Params) -> Plan:
             + ("" if kind == "all" else f", tolerance {params.gate_tolerance:g} (units are an upper limit)"),
             "bounds": ", ".join(f"{name}: {lay.bound.mode} {lay.bound.value:g}" for name, lay in layouts.items()),
             "chunk": f"{group_size} frames x {first.block}",
+            "left out": ", ".join(source.left_out) or "nothing",
         },
         template=str(source.template),
         key=run_key(
@@ -224,6 +228,7 @@ def run(params: Params, submit: Submit = inline, notify: Notify = ignore) -> Rep
     HeadraceError -- what is wrong with the source, the parameters or the place to write to
     UnitError -- units failed; the run can be resumed
     """
+    parse_device(params.device)  # encoding runs on the CPU; a device that is not there is refused all the same
     source = _open(params)
     watches = _watches(params, source)
     _layouts(params, source, "")  # bad bounds are found before anything is written
@@ -239,6 +244,7 @@ def run(params: Params, submit: Submit = inline, notify: Notify = ignore) -> Rep
         seed=params.seed,
     ) as out:
         if out.complete:
+            check_complete(out)
             return load_report(out)
         try:
             stream = _stream(params, source, watches, out)
@@ -248,11 +254,17 @@ def run(params: Params, submit: Submit = inline, notify: Notify = ignore) -> Rep
             if error.exit_status == HeadraceError.exit_status and not out.resumed and not out.markers():
                 out.discard()  # the input was wrong from the start: leave nothing behind
             raise
-        out.update(seconds_solver=source.seconds, seconds_work=time.perf_counter() - begin, **_totals(out))
+        out.update(seconds_solver=source.seconds, seconds_work=time.perf_counter() - begin, **totals(out))
         notify(Progress(source.frames, source.frames, "frames", "writing the report"))
+        write_trail(out.path / "metrics.csv", stream)
         report = _report(params, source, out)
         save_report(out, report, METRIC_NAMES)
-        write_trail(out.path / "metrics.csv", stream)
+        if report.metrics["violations"]:
+            raise StoreError(
+                f"{report.metrics['violations']:.0f} values of {out.data} are beyond the bound or not what was stored; "
+                "expected 0; the disk may be faulty: start over with --fresh"
+            )
+        remove(out.path / "samples")  # raw frames that only the report needed
         out.finish()
         return report
 
@@ -275,17 +287,12 @@ def _work(stream: Stream, out: Run, submit: Submit, notify: Notify) -> None:
     remove(out.path / "spool")
 
 
-def _totals(out: Run) -> dict[str, float]:
-    """Sum up CPU seconds of encoding, and the peak memory of this process and of every worker."""
-    markers = out.markers().values()
-    peaks = {f"{socket.gethostname()}:{os.getpid()}": peak_memory()}
-    for marker in markers:
-        peaks[marker["worker"]] = max(marker["peak_memory"], peaks.get(marker["worker"], 0))
-    return {"seconds_encode": sum(m["seconds"] for m in markers), "peak_memory_bytes": sum(peaks.values())}
-
-
 def _report(params: Params, source: SimulationSource | FileSource, out: Run) -> Report:
-    summary = summarise(out.path)
+    try:
+        summary = summarise(out.path)
+    except (ValueError, ArithmeticError) as error:  # values that cannot be drawn must not fail a good run
+        logger.warning("the report has no figures: %s", error)
+        summary = summarise(out.path, pictures=False)
     record = out.record
     return Report(
         title=f"{Path(source.name).name} compressed at {params.bound_mode} {params.bound:g}",
@@ -326,7 +333,7 @@ def _stream(params: Params, source: SimulationSource | FileSource, watches: tupl
     remove(out.path / "spool")
     gate = make_gate(_gate_kind(params, source), watches, params.gate_tolerance, params.max_gap, params.min_pearson)
     stream = Stream(out.path, source, gate, watches, layouts, group_size, params.codecs)
-    done = set(out.markers())
+    done = finished_units(out)
     for number in reversed(out.checkpoints()):
         units = {
             ".".join([name, *map(str, (group, *block))])

@@ -25,7 +25,7 @@ from headrace.flows._base import (
     inline,
     lazy_flow,
 )
-from headrace.storage.errors import HeadraceError, SourceError
+from headrace.storage.errors import HeadraceError, ParameterError, SourceError
 from headrace.storage.provenance import fingerprint
 from headrace.storage.runs import Run, find_run, list_runs
 from headrace.tasks.insitu.restore import Part, RestoreJob, RestoreResult, choose
@@ -120,7 +120,8 @@ def run(params: Params, submit: Submit = inline, notify: Notify = ignore) -> Rep
         seed=params.seed,
     ) as out:
         target = (params.to or out.path / f"restored.{params.format}").absolute()
-        if out.complete and target.exists():
+        _check_target(target, store)
+        if out.complete and target.exists() and out.record.get("target_state") == fingerprint(target):
             return _report(out.read_report(), out)
         notify(Progress(0, 1, "stores"))
         try:
@@ -132,8 +133,17 @@ def run(params: Params, submit: Submit = inline, notify: Notify = ignore) -> Rep
         notify(Progress(1, 1, "stores"))
         content = _content(result, store, target)
         out.write_report(content)
+        out.update(target_state=fingerprint(target), target_was_free=False)
         out.finish()
         return _report(content, out)
+
+
+def _check_target(target: Path, store: Path) -> None:
+    """Refuse to write over or into the store that is read, or the run it belongs to."""
+    real, source = target.resolve(), store.resolve()
+    run = source.parent if (source.parent / "run.json").is_file() else source
+    if real == run or run in real.parents or real in source.parents:
+        raise ParameterError(f"the target {target} lies in or around what is restored, {run}; choose another place")
 
 
 def _restore(params: Params, store: Path, target: Path, submit: Submit, out: Run) -> RestoreResult:

@@ -263,6 +263,24 @@ def write_chunk(store: Path, array: str, index: tuple[int, ...], payload: bytes)
     write_bytes(path, payload)
 
 
+def missing_chunks(store: Path, array: str) -> list[tuple[int, ...]]:
+    """Indices of chunks that an array compressed by ``headrace.spacetime`` should have and has not; [] for others."""
+    document = _metadata(Path(store), array)
+    if not any(codec.get("name") == "headrace.spacetime" for codec in document.get("codecs", ())):
+        return []
+    sizes = document["chunk_grid"]["configuration"]["chunk_shape"]
+    counts = (-(-n // size) for n, size in zip(document["shape"], sizes, strict=True))
+    return [index for index in np.ndindex(*counts) if chunk_size(store, array, index) is None]
+
+
+def chunk_size(store: Path, array: str, index: tuple[int, ...]) -> int | None:
+    """Encoded bytes of one chunk, by its file; None when it is not there."""
+    try:
+        return _chunk_path(store, array, index).stat().st_size
+    except OSError:
+        return None
+
+
 def read_chunk(store: Path, array: str, index: tuple[int, ...]) -> bytes | None:
     """Encoded bytes of one chunk; None when it was not written."""
     path = _chunk_path(store, array, index)

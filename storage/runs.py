@@ -94,10 +94,14 @@ def remove_run(path: Path) -> None:
     lock = Lock(path / LOCK)
     lock.acquire()
     try:
-        record: Any = None
-        with contextlib.suppress(StoreError):
-            record = read_json(path / RECORD)
-        clear(path, record if isinstance(record, dict) else {"format": FORMAT})
+        record = read_json(path / RECORD)
+        ours = isinstance(record, dict) and record.get("format") == FORMAT and record.get("key") == path.name
+        if not ours or record.get("flow") != path.parent.name:
+            raise SourceError(
+                f"{path / RECORD} is not the record of the run that {path} is named after; expected a run folder as "
+                "headrace made it; look at it, and delete it by hand"
+            )
+        clear(path, record)
         remove(path)
     except OSError as error:
         raise error if isinstance(error, StoreError) else store_error("delete", path, error) from error

@@ -1,6 +1,7 @@
 """Error bounds as a user states them, and as the encoder needs them: one absolute limit per frame."""
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -67,7 +68,7 @@ class Bound:
             raise ParameterError(f"bound mode {self.mode!r} is unknown; choose abs, rel or l2")
         if not (math.isfinite(self.value) and self.value > 0):
             raise ParameterError(
-                f"bound must be > 0 and finite, got {self.value}; for lossless storage name the lossless codec instead"
+                f"bound must be > 0 and finite, got {self.value}; give the largest error you can accept"
             )
 
     def limit(self, frame: FrameStatistics) -> float:
@@ -85,7 +86,7 @@ class Bound:
             return self.value
         scale = frame.maximum - frame.minimum if self.mode == "rel" else frame.rms
         limit = self.value * scale
-        return limit if math.isfinite(limit) else 0.0
+        return limit if sys.float_info.min <= limit < math.inf else 0.0  # below, a limit has no digits left
 
     @property
     def measure(self) -> Literal["max", "rms"]:

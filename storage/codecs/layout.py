@@ -10,7 +10,7 @@ All numbers are little-endian. A chunk is::
 
 Each record's checksum starts from the header's identity (stream, index, extent) and its place in the chunk,
 and the header holds a checksum over those of the records, so a record that was moved, swapped or dropped is
-found before any codec sees its bytes. ``docs/store-format.md`` describes the meaning of the fields.
+found before any codec sees its bytes. ``docs/format.md`` describes the meaning of the fields.
 """
 
 import math

@@ -194,6 +194,15 @@ class FinishedRun:
                         _number(limits[record["first"] + k]),
                     )
 
+    def bound_used(self, name: str) -> float:
+        """Largest share of its bound that a frame's error takes, as noted by the encoder; NaN where it did not say."""
+        bound = self.bounds[name]
+        shares = [
+            record.rel_l2 / bound.value if bound.mode == "l2" else _over(record.max_error, record.limit)
+            for record in self.frame_records(name)
+        ]
+        return max(shares, default=0.0)
+
     def recorded_violations(self, name: str) -> int:
         """Frames of blocks whose error, as noted by the encoder, is beyond the bound."""
         bound, whole = self.bounds[name], all(set(marker["block"]) <= {0} for marker in self.markers[name])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.storage.errors import ParameterError, SourceError
+from headrace.storage.errors import ParameterError, SourceError, StoreError
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -129,8 +129,22 @@ def choose(job: RestoreJob) -> Part:
         raise SourceError(f"no dimension {unknown[0]!r}; expected one of: {there}; correct the name")
     cuts = {name: cut(found.dataset, name, text) for name, text in parts.items()}
     part = found.dataset.isel(cuts)
+    _check_chunks(Path(job.store), found.variables)
     ranges = {name: _describe(part, name) for name in cuts}
     return Part(part, found.variables, int(part.sizes[found.time_dim]), ranges)
+
+
+def _check_chunks(store: Path, variables: Sequence[str]) -> None:
+    """Refuse a store that lacks chunks of compressed arrays: Zarr would return fill values for them."""
+    from headrace.storage.arrays import missing_chunks
+
+    for name in variables:
+        lost = missing_chunks(store, name) if (store / name / "zarr.json").is_file() else []
+        if lost:
+            raise StoreError(
+                f"array {name!r} in {store} lacks {len(lost)} chunks (the first is {'/'.join(map(str, lost[0]))}); "
+                "expected all of them; restore them from a copy, or run compress again with --fresh"
+            )
 
 
 def cut(ds: xr.Dataset, dim: str, text: str) -> slice | np.ndarray:

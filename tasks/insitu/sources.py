@@ -6,6 +6,7 @@ from a saved state, so that an interrupted run need not begin again.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,9 +25,11 @@ from headrace.tasks.simulate import SIMULATIONS
 if TYPE_CHECKING:
     import xarray as xr
 
+_log = logging.getLogger(__name__)
+
 #: Metrics watched by default: what is conserved, decays or bursts in the built-in flows, else plain statistics.
 DEFAULT_METRICS = {"kolmogorov-forced": ("enstrophy",), "kolmogorov-decaying": ("enstrophy",), "kdv": ("roughness",)}
-FILE_METRICS = ("mean", "rms")
+FILE_METRICS = ("rms",)
 #: Frames of a built-in simulation, which has no end of its own.
 DEFAULT_FRAMES = 600
 
@@ -107,6 +110,7 @@ class SimulationSource:
         if unknown:
             raise ParameterError(f"variable {unknown[0]!r} is not in {name}; expected {', '.join(known)}; correct it")
         self.inputs: dict[str, str] = {"simulation": name}
+        self.left_out = tuple(each for each in known if each not in self.variables)
 
     @property
     def template(self) -> xr.Dataset:
@@ -169,7 +173,14 @@ class FileSource:
         from headrace.storage.readers import open_dataset
         from headrace.storage.selection import select, times_as_seconds
 
-        found = select(open_dataset(path, group), variables, time_dim)
+        opened = open_dataset(path, group)
+        found = select(opened, variables, time_dim)
+        _check_dimensions(found.dataset, found.variables)
+        self.left_out = tuple(
+            str(name) for name in opened.data_vars if name not in {*found.variables, *found.auxiliary}
+        )
+        if self.left_out and variables is None:
+            _log.info("variables without numbers along %s are left out: %s", found.time_dim, ", ".join(self.left_out))
         self.time_dim, self.variables = found.time_dim, found.variables
         self.dataset = _with_dates(found.dataset)
         self.name = str(path)
@@ -221,6 +232,16 @@ class FileSource:
         names = [name for name in template.variables if self.time_dim in template[name].dims]
         aside = {str(name) for name in names if name not in self.variables}
         return {name: chosen[name].transpose(self.time_dim, ...).values for name in sorted(aside)}
+
+
+def _check_dimensions(dataset: xr.Dataset, variables: Sequence[str]) -> None:
+    for name in variables:
+        dims, shape = dataset[name].dims, dataset[name].shape
+        if len(set(dims)) < len(dims) or 0 in shape:
+            raise ParameterError(
+                f"variable {name!r} has dimensions {dims} of lengths {shape}; expected different names and at "
+                "least one point along each; leave it out, or rename its dimensions"
+            )
 
 
 def _with_dates(dataset: xr.Dataset) -> xr.Dataset:

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from headrace.storage.codecs.bounds import Bound, FrameStatistics
 from headrace.storage.codecs.predictors import PredictorSpec
 from headrace.storage.errors import ParameterError, ShapeError
-from headrace.storage.files import store_error
+from headrace.storage.files import store_error, write_file
 from headrace.tasks.insitu.encode import EncodeJob, blocks_of
 from headrace.tasks.insitu.gates import Frame, Gate, KeepAll, Kept, SwingingDoor
 from headrace.tasks.insitu.metrics import METRICS
@@ -186,11 +186,12 @@ class Stream:
         return self._save(self.run / "spool" / f"{_file_name(name)}.{self.groups}.npy", np.stack(frames))
 
     def _save(self, path: Path, array: NDArray[Any]) -> Path:
+        values = np.asarray(array, array.dtype.newbyteorder("="), order="C")
         try:
             path.parent.mkdir(exist_ok=True)
-            np.save(path, array.astype(array.dtype.newbyteorder("="), copy=False), allow_pickle=False)
         except OSError as error:
-            raise store_error("write", path, error) from error
+            raise store_error("create", path.parent, error) from error
+        write_file(path, lambda handle: np.lib.format.write_array(_Plain(handle), values, allow_pickle=False))
         return path
 
     def _sample(self, number: int, frame: Frame) -> None:
@@ -227,6 +228,13 @@ class Stream:
         self.kept_indices = arrays["kept_indices"].tolist()
         self.kept_times = arrays["kept_times"].tolist()
         self.groups = meta["groups"]
+
+
+class _Plain:
+    """Hides that a stream is a file: NumPy writes to files by C calls that do not say why they fail."""
+
+    def __init__(self, handle: IO[bytes]) -> None:
+        self.write = handle.write
 
 
 def sample_stride(number: int) -> int:

@@ -31,6 +31,7 @@ METRIC_NAMES = {
     "violations": "values or frames beyond the bound, from records and re-read samples; 0 unless something is broken",
     "encode_seconds_per_frame": "CPU seconds of encoding per kept frame",
     "source_seconds_per_frame": "CPU seconds of the source per frame offered: solving, or reading a file",
+    "bound_used.VARIABLE": "largest error of any frame over what the bound allows there: at most 1",
     "bound.VARIABLE": "bound as given: absolute, relative to the range, or relative to the root mean square",
     "max_error.VARIABLE": "largest error of any frame [units of the variable]",
     "rel_l2.VARIABLE": "largest relative L2 error of any frame",
@@ -115,7 +116,12 @@ def _numbers(found: FinishedRun, samples: dict[str, list[Sample]]) -> dict[str, 
     }
     for name, bound in found.bounds.items():
         largest, relative = _worst(found, name, samples[name])
-        numbers |= {f"bound.{name}": bound.value, f"max_error.{name}": largest, f"rel_l2.{name}": relative}
+        numbers |= {
+            f"bound_used.{name}": found.bound_used(name),
+            f"bound.{name}": bound.value,
+            f"max_error.{name}": largest,
+            f"rel_l2.{name}": relative,
+        }
     return numbers
 
 
