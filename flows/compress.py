@@ -6,6 +6,7 @@ more than a few groups are in memory or on the way.
 """
 
 import logging
+import math
 import time
 from pathlib import Path
 from typing import Literal, Self
@@ -201,8 +202,7 @@ def plan(params: Params) -> Plan:
             "source": source.name,
             "variables": ", ".join(f"{name} {layout.shape}" for name, layout in layouts.items()),
             "frames offered": str(source.frames),
-            "gate": kind
-            + ("" if kind == "all" else f", tolerance {params.gate_tolerance:g} (units are an upper limit)"),
+            "gate": kind if kind == "all" else f"{kind}, tolerance {params.gate_tolerance:g} (units: an upper limit)",
             "bounds": ", ".join(f"{name}: {lay.bound.mode} {lay.bound.value:g}" for name, lay in layouts.items()),
             "chunk": f"{group_size} frames x {first.block}",
             "left out": ", ".join(source.left_out) or "nothing",
@@ -393,10 +393,7 @@ def _gate_kind(params: Params, source: SimulationSource | FileSource) -> str:
 
 
 def _points(shape: tuple[int, ...]) -> int:
-    points = 1
-    for n in shape:
-        points *= n
-    return points
+    return math.prod(shape)
 
 
 __getattr__ = lazy_flow(__name__)

@@ -148,7 +148,8 @@ def _check_target(target: Path, store: Path) -> None:
 
 def _restore(params: Params, store: Path, target: Path, submit: Submit, out: Run) -> RestoreResult:
     """Run the one unit. A target that a killed session of this run may have left is ours to replace."""
-    ours = bool(out.record.get("target_was_free"))
+    written = out.record.get("target_state")
+    ours = bool(out.record.get("target_was_free")) or (target.exists() and written == fingerprint(target))
     if not ours and not target.exists():
         out.update(target_was_free=True)
         ours = True

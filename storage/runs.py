@@ -13,6 +13,7 @@ The key is a hash of what decides the result, so the same command finds its own 
 """
 
 import contextlib
+import re
 import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -94,9 +95,8 @@ def remove_run(path: Path) -> None:
     lock = Lock(path / LOCK)
     lock.acquire()
     try:
-        record = read_json(path / RECORD)
-        ours = isinstance(record, dict) and record.get("format") == FORMAT and record.get("key") == path.name
-        if not ours or record.get("flow") != path.parent.name:
+        record = _own_record(path)
+        if record is None:
             raise SourceError(
                 f"{path / RECORD} is not the record of the run that {path} is named after; expected a run folder as "
                 "headrace made it; look at it, and delete it by hand"
@@ -107,6 +107,17 @@ def remove_run(path: Path) -> None:
         raise error if isinstance(error, StoreError) else store_error("delete", path, error) from error
     finally:
         lock.release()
+
+
+def _own_record(path: Path) -> dict[str, Any] | None:
+    """Record of a folder that is a run, by what it says, or by the folder's name where it is damaged; else None."""
+    try:
+        record = read_json(path / RECORD)
+    except StoreError:
+        return {"format": FORMAT} if re.fullmatch("[0-9a-f]{12}", path.name) else None
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        return None
+    return record if (record.get("flow"), record.get("key")) == (path.parent.name, path.name) else None
 
 
 class Run:

@@ -316,3 +316,49 @@ def test_units_run_in_a_bare_worker(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
     assert encode_unit.__module__ == "headrace.tasks.insitu.encode"
+
+
+def test_lost_and_cut_chunks_are_made_again_or_named(tmp_path: Path) -> None:
+    params = Params(grid=32, frames=60, gate="all", group_size=8, out=tmp_path)
+
+    def stop(fn: Any, job: Any) -> Done[Any]:
+        if job.group == 6:
+            raise KeyboardInterrupt
+        return inline(fn, job)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(params, stop)
+    (folder,) = (tmp_path / "compress").iterdir()
+    chunks = folder / "data.zarr" / "vorticity" / "c"
+    (chunks / "2" / "0" / "0").unlink()
+    (chunks / "4" / "0" / "0").write_bytes(b"cut")
+    report = run(params)
+    reference = run(params.model_copy(update={"out": tmp_path / "whole"}))
+    assert store_digest(report.path / "data.zarr") == store_digest(reference.path / "data.zarr")
+    assert not (report.path / "samples").exists()
+    (chunks / "2" / "0" / "0").unlink()
+    with pytest.raises(StoreError, match=r"1 of 8 chunks of the complete run .* are missing or damaged"):
+        run(params)
+
+
+def test_dimensions_that_make_no_frames_are_refused(tmp_path: Path) -> None:
+    made = xr.Dataset({"u": (("time", "y", "x"), np.zeros((3, 0, 4), "f4"))}, coords={"time": [0.0, 1.0, 2.0]})
+    made.to_netcdf(tmp_path / "in.nc", engine="h5netcdf")
+    with pytest.raises(ParameterError, match="at least one point along each"):
+        compress(tmp_path / "in.nc", tmp_path / "out")
+
+
+def test_fields_too_large_to_draw_are_stored_all_the_same(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).uniform(-1, 1, (3, 12, 14)) * 1.7e308
+    dataset(values).to_netcdf(tmp_path / "in.nc", engine="h5netcdf")
+    found = stored(compress(tmp_path / "in.nc", tmp_path / "out", bound=1e300, bound_mode="abs"))
+    assert np.abs(found.u.values - values).max() <= 1e300
+
+
+def test_a_device_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    from headrace.gpu.backend import has_gpu
+    from headrace.storage.errors import DeviceError
+
+    if not has_gpu():
+        with pytest.raises(DeviceError):
+            run(Params.smoke().model_copy(update={"out": tmp_path, "device": "cuda"}))

@@ -4,7 +4,7 @@ import pytest
 
 from headrace.flows import compress, restore
 from headrace.flows._base import inline
-from headrace.storage.errors import RunExistsError, SourceError
+from headrace.storage.errors import ParameterError, RunExistsError, SourceError, StoreError
 from headrace.storage.readers import open_dataset
 from headrace.storage.runs import list_runs, read_json, write_json
 
@@ -84,3 +84,32 @@ def test_smoke_needs_nothing_before(tmp_path):
     assert restore.plan(params).units == 1
     report = restore.run(params, inline)
     assert open_dataset(report.path / "restored.nc").sizes["time"] == 4
+
+
+def test_a_target_that_was_changed_is_not_taken_for_the_result(params, tmp_path):
+    params = params.model_copy(update={"to": tmp_path / "out.nc"})
+    restore.run(params)
+    (tmp_path / "out.nc").write_text("garbage")
+    with pytest.raises(RunExistsError, match="exists"):
+        restore.run(params)
+    restore.run(params.model_copy(update={"overwrite": True}))
+    assert (tmp_path / "out.nc").read_bytes()[:4] == b"\x89HDF"
+
+
+def test_the_store_itself_is_no_target(params, compressed):
+    for target in (compressed.path / "data.zarr", compressed.path / "data.zarr" / "x.nc", compressed.path / "y.nc"):
+        with pytest.raises(ParameterError, match="lies in or around what is restored"):
+            restore.run(params.model_copy(update={"to": target, "overwrite": True}))
+
+
+def test_a_store_with_a_hole_is_refused(params, compressed, tmp_path):
+    chunk = next((compressed.path / "data.zarr" / "vorticity" / "c").rglob("0"))
+    while chunk.is_dir():
+        chunk /= "0"
+    saved = chunk.read_bytes()
+    chunk.unlink()
+    try:
+        with pytest.raises(StoreError, match=r"array 'vorticity' in .* lacks 1 chunks"):
+            restore.run(params.model_copy(update={"to": tmp_path / "out.nc"}))
+    finally:
+        chunk.write_bytes(saved)
