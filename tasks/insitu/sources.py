@@ -30,6 +30,8 @@ _log = logging.getLogger(__name__)
 #: Metrics watched by default: what is conserved, decays or bursts in the built-in flows, else plain statistics.
 DEFAULT_METRICS = {"kolmogorov-forced": ("enstrophy",), "kolmogorov-decaying": ("enstrophy",), "kdv": ("roughness",)}
 FILE_METRICS = ("rms",)
+#: Most bytes of a variable read at once, where a file's chunks span many frames.
+WINDOW_BYTES = 64 * 2**20
 #: Frames of a built-in simulation, which has no end of its own.
 DEFAULT_FRAMES = 600
 
@@ -206,16 +208,30 @@ class FileSource:
 
     def snapshots(self, state: Mapping[str, NDArray[Any]] | None = None) -> Iterator[Snapshot]:
         """Read the frames in order."""
-        from headrace.storage.readers import load
-
         self._next = 0 if state is None else int(state["next"])
+        windows: dict[str, tuple[int, NDArray[Any]]] = {}
         while self._next < self.frames:
             begin = time.process_time()
             index = self._next
-            fields = {name: load(self.dataset[name].isel({self.time_dim: index})) for name in self.variables}
+            fields = {name: self._frame(name, index, windows) for name in self.variables}
             self._seconds += time.process_time() - begin
             self._next += 1
             yield Snapshot(index, float(self.times[index]), fields)
+
+    def _frame(self, name: str, index: int, windows: dict[str, tuple[int, NDArray[Any]]]) -> NDArray[Any]:
+        """Take one frame from the window of frames read last, which follows the chunks of the file along time."""
+        from headrace.storage.readers import load
+
+        variable = self.dataset[name]
+        start, frames = windows.get(name, (0, np.empty(0)))
+        if not start <= index < start + len(frames):
+            stored = int(variable.encoding.get("preferred_chunks", {}).get(self.time_dim, 1))
+            length = min(stored, max(1, WINDOW_BYTES // max(1, variable.nbytes // len(self.times))))
+            start = index - index % length
+            frames = load(variable.isel({self.time_dim: slice(start, min(start + length, self.frames))}))
+            frames = np.moveaxis(frames, variable.dims.index(self.time_dim), 0)
+            windows[name] = (start, frames)
+        return np.array(frames[index - start])
 
     def predictors(self) -> tuple[PredictorSpec, ...]:
         """None: a file does not say how its frames came about."""
