@@ -150,11 +150,21 @@ def label(flow: str, device: str, key: str) -> None:
         client.update_flow_run(run.id, name=name, tags=sorted(tags))
 
 
+def _collect_logs() -> None:
+    """Send headrace's log records of INFO and above to Prefect, also where Prefect was set up without knowing of us."""
+    from prefect.logging.handlers import APILogHandler
+
+    logger = logging.getLogger("headrace")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.INFO)  # else Prefect collects warnings only
+    if not any(isinstance(handler, APILogHandler) for handler in logger.handlers):
+        logger.addHandler(APILogHandler())
+
+
 def run_in_flow(flow: str, params: FlowParams) -> Report:
     """Run a flow module inside a Prefect flow run: the body of every flow."""
     module = importlib.import_module(f"headrace.flows.{flow}")
-    if logging.getLogger("headrace").level == logging.NOTSET:
-        logging.getLogger("headrace").setLevel(logging.INFO)  # else Prefect collects warnings only
+    _collect_logs()
     plan = module.plan(params)
     label(flow, plan.device, plan.key)
     notify = progress_artifact(f"{command_name(flow)}-progress", NOTIFY.get())
